@@ -1,0 +1,313 @@
+"""Paged attention in plain PyTorch: any device, any floating dtype, no host loop over tokens.
+
+Computes in fp32 (fp64 for fp64 inputs). Every page of the batch is written before any query reads, since a request
+may start right after pages that another request of the same batch is only now filling. The maths and the names
+(`u`, `mixing`) are in README.md beside this file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from patheval.kernels.batch import PagedBatch, SegmentGroup
+from patheval.kernels.pages import Pages
+
+
+def short_conv(
+    x: torch.Tensor, weight: torch.Tensor, pages: Pages, batch: PagedBatch
+) -> torch.Tensor:
+    """See `patheval.kernels.api.short_conv`."""
+    assert pages.conv_tail is not None
+    num_taps = weight.shape[1]
+    at_page_start = (batch.context_lens % batch.page_size == 0)[:, None, None]
+    before = _read_conv_history(pages.conv_tail, batch)
+    _write_conv_tail(x, pages.conv_tail, batch)
+    # At a page's start the history may have been written in this very step by another request.
+    history = torch.where(at_page_start, _read_conv_history(pages.conv_tail, batch), before)
+
+    taps = weight.to(torch.promote_types(x.dtype, torch.float32))
+    row = torch.arange(batch.num_tokens, device=x.device)
+    out = x.to(taps.dtype) * taps[:, -1]
+    for lag in range(1, num_taps):
+        own = x[(row - lag).clamp_min(0)]
+        earlier = history[batch.token_request, (lag - 1 - batch.token_offset).clamp_min(0)]
+        lagged = torch.where((batch.token_offset >= lag)[:, None], own, earlier)
+        out = out + lagged.to(taps.dtype) * taps[:, -1 - lag]
+    return F.silu(out).to(x.dtype)
+
+
+def paged_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    w: torch.Tensor | None,
+    beta: torch.Tensor | None,
+    log_fgate: torch.Tensor | None,
+    pages: Pages,
+    batch: PagedBatch,
+    *,
+    sm_scale: float,
+    gate_inside_scale: bool,
+) -> torch.Tensor:
+    """See `patheval.kernels.api.paged_attention`."""
+    blocks = [_load_block(group, k, w, beta, pages, batch) for group in batch.groups]
+    for block in blocks:
+        _write_pages(block, v, log_fgate, pages)
+    out = torch.empty_like(q)
+    gate_scale = sm_scale if gate_inside_scale else 1.0
+    for block in blocks:
+        _attend(block, q, out, pages, batch, sm_scale, gate_scale)
+    return out
+
+
+@dataclass
+class _Block:
+    """A segment group, with its own pages as they were before this step.
+
+    S segments; C slots in a block, M in a page; H key-value heads; D channels. Keys, w and beta are zero at slots
+    that hold nothing, so that H = I there.
+
+    Attributes:
+        page: [S], physical page.
+        slot: [S, C], place in the page.
+        token: [S, C], row in the step's tensors, 0 where not is_new.
+        is_new: [S, C].
+        page_keys: [S, H, M, D], keys of earlier closed chunks, carried to closed_before.
+        keys: [S, H, C, D], raw keys of pending and new tokens.
+        w: [S, H, C, D], None without transport, as all that follow.
+        u: [S, H, C, D], M W, where M is the WY matrix.
+        mixing: [S, H, C, C], M strict_lower(W K^T).
+        product: [S, H, D, D], H_c ... H_1 of the page's earlier closed tokens.
+    """
+
+    group: SegmentGroup
+    page: torch.Tensor
+    slot: torch.Tensor
+    token: torch.Tensor
+    is_new: torch.Tensor
+    page_keys: torch.Tensor
+    keys: torch.Tensor
+    w: torch.Tensor | None = None
+    beta: torch.Tensor | None = None
+    u: torch.Tensor | None = None
+    mixing: torch.Tensor | None = None
+    product: torch.Tensor | None = None
+
+
+def _load_block(
+    group: SegmentGroup,
+    k: torch.Tensor,
+    w: torch.Tensor | None,
+    beta: torch.Tensor | None,
+    pages: Pages,
+    batch: PagedBatch,
+) -> _Block:
+    dtype = torch.promote_types(k.dtype, torch.float32)
+    page = batch.block_table[group.request, group.page_idx]
+    slot = group.base[:, None] + torch.arange(group.width, device=k.device)
+    is_new = (slot >= group.start[:, None]) & (slot < group.end[:, None])
+    is_pending = (slot >= group.closed_before[:, None]) & (slot < group.start[:, None])
+    token = torch.where(is_new, group.token[:, None] + slot - group.start[:, None], 0)
+
+    def merge(new: torch.Tensor, stored: torch.Tensor) -> torch.Tensor:
+        """Rows of new tokens [T, H, D] and of pending ones [S, H, C, D]; zero elsewhere."""
+        rows = torch.where(is_new[:, :, None, None], new[token].to(dtype), 0.0).transpose(1, 2)
+        return torch.where(is_pending[:, None, :, None], stored.to(dtype), rows)
+
+    page_keys = pages.keys[page].to(dtype)
+    is_closed = torch.arange(page_keys.shape[2], device=k.device) < group.closed_before[:, None]
+    block = _Block(
+        group=group,
+        page=page,
+        slot=slot,
+        token=token,
+        is_new=is_new,
+        page_keys=torch.where(is_closed[:, None, :, None], page_keys, 0.0),
+        keys=merge(k, _take_slots(page_keys, slot)),
+    )
+    if w is not None:
+        assert beta is not None and pages.product is not None
+        assert pages.pending_w is not None and pages.pending_beta is not None
+        chunk_slot = (slot - group.closed_before[:, None]).clamp(0, pages.pending_w.shape[2] - 1)
+        block.w = merge(w, _take_slots(pages.pending_w[page], chunk_slot))
+        stored_beta = _take_slots(pages.pending_beta[page][..., None], chunk_slot)
+        block.beta = merge(beta[..., None], stored_beta)
+        block.u, block.mixing = _wy(block.w, block.beta, block.keys)
+        # The product of a page that has no closed chunk yet is whatever the page held before.
+        identity = torch.eye(w.shape[-1], dtype=dtype, device=w.device)
+        has_closed = (group.closed_before > 0)[:, None, None, None]
+        block.product = torch.where(has_closed, pages.product[page], identity)
+    return block
+
+
+def _take_slots(stored: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+    """Rows [S, H, C, D] of `stored` [S, H, slots, D] at `slot` [S, C]."""
+    index = slot[:, None, :, None].expand(-1, stored.shape[1], -1, stored.shape[3])
+    return stored.gather(2, index)
+
+
+def _wy(
+    w: torch.Tensor, beta: torch.Tensor, keys: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Solve (I + strict_lower(b W W^T)) M = b for M W and M strict_lower(W K^T)."""
+    weighted = beta * w
+    system = (weighted @ w.transpose(-1, -2)).tril(-1)
+    right = torch.cat([weighted, (weighted @ keys.transpose(-1, -2)).tril(-1)], dim=-1)
+    solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
+    return solved[..., : w.shape[-1]], solved[..., w.shape[-1] :]
+
+
+def _write_pages(
+    block: _Block, v: torch.Tensor, log_fgate: torch.Tensor | None, pages: Pages
+) -> None:
+    group = block.group
+    segment, column = block.is_new.nonzero(as_tuple=True)
+    page, slot, token = block.page[segment], block.slot[segment, column], block.token[segment, column]
+    pages.values[page, :, slot] = v[token].to(pages.values.dtype)
+    pages.keys[page, :, slot] = block.keys[segment, :, column].to(pages.keys.dtype)
+    if log_fgate is not None:
+        assert pages.gates is not None
+        last = pages.gates[block.page, :, (group.start - 1).clamp_min(0)]
+        carried = torch.where(group.start[:, None] > 0, last, 0.0)
+        steps = torch.where(block.is_new[..., None], log_fgate[block.token], 0.0)
+        gates = carried[:, None] + steps.to(carried.dtype).cumsum(1)
+        pages.gates[page, :, slot] = gates[segment, column]
+    if block.w is not None:
+        assert block.beta is not None
+        assert pages.pending_w is not None and pages.pending_beta is not None
+        if group.num_closing:
+            _carry(block, pages)
+        is_open = slot >= group.closed_after[segment]
+        segment, column, page, slot = (x[is_open] for x in (segment, column, page, slot))
+        chunk_slot = slot - group.closed_after[segment]
+        pages.pending_w[page, :, chunk_slot] = block.w[segment, :, column]
+        pages.pending_beta[page, :, chunk_slot] = block.beta[segment, :, column, 0]
+
+
+def _carry(block: _Block, pages: Pages) -> None:
+    """Carry the pages' keys and products over the chunks that close in this step."""
+    assert block.w is not None and block.u is not None and block.mixing is not None
+    assert block.product is not None and pages.product is not None
+    group = block.group
+    closing = (group.closed_after > group.closed_before).nonzero()[:, 0]
+    page, block_slot = block.page[closing], block.slot[closing]
+    before, after = group.closed_before[closing, None], group.closed_after[closing, None]
+    closes = (block_slot < after)[:, None, :, None]
+    w, u, mixing = (torch.where(closes, x[closing], 0.0) for x in (block.w, block.u, block.mixing))
+
+    def write(keys: torch.Tensor, slot: torch.Tensor, selected: torch.Tensor) -> None:
+        row, column = selected.nonzero(as_tuple=True)
+        pages.keys[page[row], :, slot[row, column]] = keys[row, :, column].to(pages.keys.dtype)
+
+    page_keys = block.page_keys[closing]
+    page_slot = torch.arange(page_keys.shape[2], device=page.device).expand(len(page), -1)
+    write(page_keys - (page_keys @ u.transpose(-1, -2)) @ w, page_slot, page_slot < before)
+    keys = block.keys[closing] - mixing.transpose(-1, -2) @ w
+    write(keys, block_slot, (block_slot >= before) & (block_slot < after))
+    product = block.product[closing]
+    pages.product[page] = product - w.transpose(-1, -2) @ (u @ product)
+
+
+def _attend(
+    block: _Block,
+    q: torch.Tensor,
+    out: torch.Tensor,
+    pages: Pages,
+    batch: PagedBatch,
+    sm_scale: float,
+    gate_scale: float,
+) -> None:
+    """Attend the block's queries to their own page, then to the pages on its left, nearest first.
+
+    Queries are [S, H, heads of a kv head, C, D]. `moved` are the queries carried to the left end of what they have
+    visited, `gate` is each one's log gate summed from there on.
+    """
+    group = block.group
+    num_kv_heads, dtype = block.keys.shape[1], block.keys.dtype
+    moved = q[block.token].transpose(1, 2).unflatten(1, (num_kv_heads, -1)).to(dtype)
+    softmax = _OnlineSoftmax(moved)
+
+    page_slot = torch.arange(batch.page_size, device=q.device)
+    is_written = (page_slot < group.end[:, None])[:, None, :, None]
+    page_values = torch.where(is_written, pages.values[block.page].to(dtype), 0.0)
+    gate = page_gates = block_gates = None
+    if pages.gates is not None:
+        page_gates = pages.gates[block.page]
+        block_gates = page_gates.gather(2, block.slot[:, None].expand(-1, page_gates.shape[1], -1))
+        page_gates = page_gates.unflatten(1, (num_kv_heads, -1))
+        gate = block_gates = block_gates.unflatten(1, (num_kv_heads, -1))
+
+    def add(logits: torch.Tensor, key_gates: torch.Tensor | None, *values_and_mask: torch.Tensor) -> None:
+        logits = sm_scale * logits
+        if gate is not None and key_gates is not None:
+            logits = logits + gate_scale * (gate[..., :, None] - key_gates[..., None, :])
+        softmax.add(logits, *values_and_mask)
+
+    logits = moved @ _shared(block.keys).mT
+    if block.w is not None:
+        assert block.u is not None and block.mixing is not None
+        on_w = (moved @ _shared(block.w).mT).tril()
+        logits = logits - on_w @ _shared(block.mixing)
+        moved = moved - on_w @ _shared(block.u)
+    is_live = (block.slot >= group.closed_before[:, None])[:, None, :]
+    is_visible = is_live & (block.slot[:, None, :] <= block.slot[:, :, None])
+    add(logits, block_gates, _take_slots(page_values, block.slot), is_visible)
+
+    if group.any_closed:
+        is_closed = (page_slot < group.closed_before[:, None])[:, None, :]
+        add(moved @ _shared(block.page_keys).mT, page_gates, page_values, is_closed)
+    if block.product is not None:
+        moved = moved @ _shared(block.product)
+
+    for distance, num_reaching in enumerate(group.num_reaching[1:], start=1):
+        page = batch.block_table[
+            group.request[:num_reaching], group.page_idx[:num_reaching] - distance
+        ]
+        moved = moved[:num_reaching]
+        if gate is not None and pages.gates is not None:
+            page_gates = pages.gates[page].unflatten(1, (num_kv_heads, -1))
+            gate = gate[:num_reaching] + page_gates[..., -1:]
+        keys, values = pages.keys[page].to(dtype), pages.values[page].to(dtype)
+        add(moved @ _shared(keys).mT, page_gates, values)
+        if pages.product is not None:
+            moved = moved @ _shared(pages.product[page])
+
+    segment, column = block.is_new.nonzero(as_tuple=True)
+    attended = softmax.result().flatten(1, 2)
+    out[block.token[segment, column]] = attended[segment, :, column].to(out.dtype)
+
+
+def _shared(per_kv_head: torch.Tensor) -> torch.Tensor:
+    """[S, H, ...] as [S, H, 1, ...]: one for all query heads of a kv head."""
+    return per_kv_head[:, :, None]
+
+
+class _OnlineSoftmax:
+    """Softmax-weighted sum of values that arrive in parts, for the first segments only if a part is shorter."""
+
+    def __init__(self, queries: torch.Tensor) -> None:
+        self._maximum = torch.full_like(queries[..., :1], -torch.inf)
+        self._total = torch.zeros_like(self._maximum)
+        self._weighted = torch.zeros_like(queries)
+
+    def add(
+        self, logits: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> None:
+        """Add keys: logits [n, H, heads of a kv head, C, keys], values [n, H, keys, D], mask [n, C or 1, keys]."""
+        if mask is not None:
+            logits = torch.where(mask[:, None, None], logits, -torch.inf)
+        n = len(logits)
+        maximum = torch.maximum(self._maximum[:n], logits.amax(-1, keepdim=True))
+        finite = torch.where(maximum == -torch.inf, 0.0, maximum)
+        shrink = torch.exp(self._maximum[:n] - finite)
+        weights = torch.exp(logits - finite)
+        self._maximum[:n] = maximum
+        self._total[:n] = self._total[:n] * shrink + weights.sum(-1, keepdim=True)
+        self._weighted[:n] = self._weighted[:n] * shrink + weights @ _shared(values)
+
+    def result(self) -> torch.Tensor:
+        """[S, H, heads of a kv head, C, D]; NaN for queries that saw no key."""
+        return self._weighted / self._total
