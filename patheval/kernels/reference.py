@@ -39,6 +39,29 @@ def short_conv(
     return F.silu(out).to(x.dtype)
 
 
+def _read_conv_history(conv_tail: torch.Tensor, batch: PagedBatch) -> torch.Tensor:
+    """Inputs before each request's first new token, latest first: [R, conv_size - 1, channels]."""
+    num_slots = conv_tail.shape[1]
+    lag = torch.arange(1, num_slots + 1, device=conv_tail.device)
+    position = batch.context_lens[:, None] - lag
+    page_idx = position.clamp_min(0) // batch.page_size
+    page = batch.block_table.gather(1, page_idx)
+    # num_slots divides page_size, so a position and its slot in the page have the same remainder.
+    history = conv_tail[page, position % num_slots]
+    return torch.where((position >= 0)[..., None], history, 0.0)
+
+
+def _write_conv_tail(x: torch.Tensor, conv_tail: torch.Tensor, batch: PagedBatch) -> None:
+    num_slots = conv_tail.shape[1]
+    for group in batch.groups:
+        page = batch.block_table[group.request, group.page_idx]
+        for lag in range(1, num_slots + 1):
+            slot = group.end - lag
+            is_new = slot >= group.start
+            rows = (group.token + slot - group.start)[is_new]
+            conv_tail[page[is_new], slot[is_new] % num_slots] = x[rows]
+
+
 def paged_attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -165,7 +188,11 @@ def _write_pages(
 ) -> None:
     group = block.group
     segment, column = block.is_new.nonzero(as_tuple=True)
-    page, slot, token = block.page[segment], block.slot[segment, column], block.token[segment, column]
+    page, slot, token = (
+        block.page[segment],
+        block.slot[segment, column],
+        block.token[segment, column],
+    )
     pages.values[page, :, slot] = v[token].to(pages.values.dtype)
     pages.keys[page, :, slot] = block.keys[segment, :, column].to(pages.keys.dtype)
     if log_fgate is not None:
@@ -240,7 +267,9 @@ def _attend(
         page_gates = page_gates.unflatten(1, (num_kv_heads, -1))
         gate = block_gates = block_gates.unflatten(1, (num_kv_heads, -1))
 
-    def add(logits: torch.Tensor, key_gates: torch.Tensor | None, *values_and_mask: torch.Tensor) -> None:
+    def add(
+        logits: torch.Tensor, key_gates: torch.Tensor | None, *values_and_mask: torch.Tensor
+    ) -> None:
         logits = sm_scale * logits
         if gate is not None and key_gates is not None:
             logits = logits + gate_scale * (gate[..., :, None] - key_gates[..., None, :])

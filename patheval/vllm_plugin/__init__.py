@@ -1,0 +1,25 @@
+"""vLLM plugin: model classes, attention layer and cache pages for checkpoints in fla's format.
+
+vLLM calls `register` in every process that it starts, through the entry point group `vllm.general_plugins`.
+"""
+
+MODELS = {
+    "PathEvalForCausalLM": "patheval.vllm_plugin.models:PathEvalForCausalLM",
+    "PathEvalRopeForCausalLM": "patheval.vllm_plugin.models:PathEvalRopeForCausalLM",
+}
+
+
+def register() -> None:
+    """Make the model types known to transformers and vLLM; repeated calls change nothing."""
+    from transformers import AutoConfig
+    from vllm import ModelRegistry
+    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
+
+    from patheval.vllm_plugin.config_hooks import PagedAttentionConfig
+    from patheval.vllm_plugin.hf_configs import CONFIG_CLASSES
+
+    for config_class in CONFIG_CLASSES:
+        AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+    for architecture, target in MODELS.items():
+        ModelRegistry.register_model(architecture, target)
+    MODELS_CONFIG_MAP["PathEvalForCausalLM"] = PagedAttentionConfig

@@ -1,0 +1,242 @@
+"""Model classes: vLLM's Llama with the attention of the checkpoint's kind and fla's tensor names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from vllm.config import VllmConfig
+from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+from vllm.model_executor.layers.layernorm import RMSNorm
+from vllm.model_executor.layers.linear import (
+    ColumnParallelLinear,
+    QKVParallelLinear,
+    ReplicatedLinear,
+    RowParallelLinear,
+)
+from vllm.model_executor.models.llama import LlamaAttention, LlamaDecoderLayer, LlamaForCausalLM
+from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper
+
+from patheval.checkpoint.config import ModelConfig
+from patheval.checkpoint.weights import map_weights
+from patheval.vllm_plugin.attention import PagedAttention
+
+
+class KVHeads:
+    """This rank's share of the kv heads; a head is replicated where there are fewer heads than ranks."""
+
+    def __init__(self, num_kv_heads: int) -> None:
+        """Split `num_kv_heads` over the tensor-parallel ranks."""
+        tp_size = get_tensor_model_parallel_world_size()
+        self.num = max(1, num_kv_heads // tp_size)
+        self.first = get_tensor_model_parallel_rank() * num_kv_heads // tp_size
+
+    def parameter(self, width: int, *shape: int) -> nn.Parameter:
+        """Make an uninitialised parameter [num * width, *shape] that loads the rows of this rank's heads."""
+        parameter = nn.Parameter(torch.empty(self.num * width, *shape), requires_grad=False)
+        start = self.first * width
+
+        def load(target: torch.Tensor, stored: torch.Tensor) -> None:
+            target.data.copy_(stored[start : start + len(target)])
+
+        parameter.weight_loader = load  # type: ignore[attr-defined]
+        return parameter
+
+
+class KVHeadLinear(nn.Module):
+    """Linear map whose outputs belong to kv heads, `width` to each."""
+
+    def __init__(self, in_features: int, heads: KVHeads, width: int, *, bias: bool = False) -> None:
+        """Hold the rows of this rank's heads."""
+        super().__init__()
+        self.weight = heads.parameter(width, in_features)
+        self.bias = heads.parameter(width) if bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., in_features] -> [..., heads.num * width]."""
+        return F.linear(x, self.weight, self.bias)
+
+
+class LowRankW(nn.Module):
+    """w through a few dimensions without an activation between; attribute names are fla's state-dict keys."""
+
+    def __init__(self, config: ModelConfig, heads: KVHeads) -> None:
+        """Replicate the first matrix and split the second by kv heads."""
+        super().__init__()
+        rank = config.low_rank_w_rank
+        down = ReplicatedLinear(config.hidden_size, rank, bias=False, return_bias=False)
+        self.add_module("0", down)
+        self.add_module("1", KVHeadLinear(rank, heads, config.head_dim))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., hidden_size] -> [..., heads.num * head_dim]."""
+        return self.get_submodule("1")(self.get_submodule("0")(x))
+
+
+class ShortConvWeight(nn.Module):
+    """Taps of the depthwise convolution on w, [heads.num * head_dim, 1, conv_size] as stored."""
+
+    def __init__(self, config: ModelConfig, heads: KVHeads) -> None:
+        """Hold the taps of this rank's heads."""
+        super().__init__()
+        self.weight = heads.parameter(config.head_dim, 1, config.conv_size)
+
+
+class HeadNorm(nn.Module):
+    """RMS norm over each head with a weight for each channel of each head; computed in fp32."""
+
+    def __init__(self, weight: nn.Parameter, head_dim: int, eps: float) -> None:
+        """Normalise with `weight`, [heads * head_dim]."""
+        super().__init__()
+        self.weight = weight
+        self._head_dim, self._eps = head_dim, eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Same shape and dtype as x, [..., heads * head_dim]."""
+        heads = x.float().unflatten(-1, (-1, self._head_dim))
+        scaled = heads * torch.rsqrt(heads.square().mean(-1, keepdim=True) + self._eps)
+        return (scaled.flatten(-2) * self.weight.float()).to(x.dtype)
+
+
+class SelfAttention(nn.Module):
+    """Attention of PaTH, PaTH-FoX and FoX blocks; submodules are named as in fla's state dicts."""
+
+    def __init__(self, *, config: Any, prefix: str, **_: Any) -> None:
+        """Build this rank's projections; the other arguments that vLLM's Llama passes follow from config."""
+        super().__init__()
+        fla = self._fla = config.model_config
+        hidden, head_dim = fla.hidden_size, fla.head_dim
+        has_transport = fla.attention in ("path", "path-fox")
+        heads = KVHeads(fla.num_kv_heads)
+        num_heads = fla.num_heads // get_tensor_model_parallel_world_size()
+        self.qkv_proj = QKVParallelLinear(
+            hidden,
+            head_dim,
+            fla.num_heads,
+            fla.num_kv_heads,
+            bias=fla.qkv_bias,
+            return_bias=False,
+            prefix=f"{prefix}.qkv_proj",
+        )
+        self._qkv_sizes = [num_heads * head_dim, heads.num * head_dim, heads.num * head_dim]
+        if fla.qk_norm == "per_channel":
+            self.q_norm = HeadNorm(KVHeads(fla.num_heads).parameter(head_dim), head_dim, fla.qk_norm_eps)
+            self.k_norm = HeadNorm(heads.parameter(head_dim), head_dim, fla.qk_norm_eps)
+        if has_transport:
+            self.w_proj = (
+                LowRankW(fla, heads)
+                if fla.use_low_rank_w
+                else KVHeadLinear(hidden, heads, head_dim)
+            )
+            self.w_conv1d = ShortConvWeight(fla, heads) if fla.use_w_shortconv else None
+            self.bt_proj = KVHeadLinear(hidden, heads, 1, bias=True)
+        if fla.attention == "path-fox":
+            self.g_proj = self._column_parallel(fla.num_heads, bias=True)
+        if fla.attention == "fox":
+            self.f_proj = self._column_parallel(fla.num_heads, bias=True)
+        if fla.use_output_gate:
+            self.g_proj = self._column_parallel(hidden, bias=False)
+        self.o_proj = RowParallelLinear(
+            hidden, hidden, bias=False, return_bias=False, prefix=f"{prefix}.o_proj"
+        )
+        self.attn = PagedAttention(
+            f"{prefix}.attn",
+            num_heads=num_heads,
+            num_kv_heads=heads.num,
+            head_dim=head_dim,
+            has_transport=has_transport,
+            has_gate=fla.attention in ("path-fox", "fox"),
+            conv_size=fla.conv_size if has_transport and fla.use_w_shortconv else 0,
+        )
+
+    def forward(self, positions: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:
+        """[rows, hidden_size] -> [rows, hidden_size]; positions are not used."""
+        fla, x = self._fla, hidden_states
+        q, k, v = self.qkv_proj(x).split(self._qkv_sizes, dim=-1)
+        w = conv_weight = beta = log_fgate = None
+        if fla.qk_norm == "per_channel":
+            q, k = self.q_norm(q), self.k_norm(k)
+        if fla.attention in ("path", "path-fox"):
+            w = self.w_proj(x)
+            conv_weight = None if self.w_conv1d is None else self.w_conv1d.weight[:, 0]
+            beta = 2 * torch.sigmoid(self.bt_proj(x).float())
+        if fla.attention == "path-fox":
+            log_fgate = F.logsigmoid(self.g_proj(x).float())
+        if fla.attention == "fox":
+            log_fgate = F.logsigmoid(self.f_proj(x).float())
+        out = self.attn(q, k, v, w, conv_weight, beta, log_fgate)
+        if fla.use_output_gate:
+            out = out * torch.sigmoid(self.g_proj(x))
+        return self.o_proj(out)
+
+    def _column_parallel(self, out_features: int, *, bias: bool) -> ColumnParallelLinear:
+        return ColumnParallelLinear(self._fla.hidden_size, out_features, bias=bias, return_bias=False)
+
+
+class RopeAttention(LlamaAttention):  # type: ignore[misc]
+    """vLLM's Llama attention, with fla's optional RMS norm of each query and key head before the rotation."""
+
+    def __init__(self, *, config: Any, **kwargs: Any) -> None:
+        """Build vLLM's layer and the norms."""
+        super().__init__(config=config, **kwargs)
+        fla = config.model_config
+        self._has_qk_norm = fla.qk_norm == "per_head"
+        if self._has_qk_norm:
+            self.q_norm = RMSNorm(fla.head_dim, eps=fla.qk_norm_eps)
+            self.k_norm = RMSNorm(fla.head_dim, eps=fla.qk_norm_eps)
+
+    def forward(self, positions: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:
+        """[rows, hidden_size] -> [rows, hidden_size]."""
+        if not self._has_qk_norm:
+            return super().forward(positions, hidden_states)
+        qkv, _ = self.qkv_proj(hidden_states)
+        q, k, v = qkv.split([self.q_size, self.kv_size, self.kv_size], dim=-1)
+        q = self.q_norm(q.unflatten(-1, (-1, self.head_dim))).flatten(-2)
+        k = self.k_norm(k.unflatten(-1, (-1, self.head_dim))).flatten(-2)
+        q, k = self.rotary_emb(positions, q, k)
+        return self.o_proj(self.attn(q, k, v))[0]
+
+
+class DecoderLayer(LlamaDecoderLayer):  # type: ignore[misc]
+    """vLLM's Llama block around the attention of the checkpoint's kind."""
+
+    def __init__(self, vllm_config: VllmConfig, prefix: str = "", config: Any = None) -> None:
+        """Choose the attention by the config."""
+        config = config or vllm_config.model_config.hf_config
+        is_rope = config.model_config.attention == "rope"
+        super().__init__(vllm_config, prefix, config, RopeAttention if is_rope else SelfAttention)
+
+
+class PathEvalForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
+    """A checkpoint in flash-linear-attention's format, of any attention kind."""
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        """Build vLLM's Llama with our blocks."""
+        super().__init__(vllm_config=vllm_config, prefix=prefix, layer_type=DecoderLayer)
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        """Load fla's tensors, each exactly once.
+
+        Raises:
+            CheckpointError: A tensor is missing, unknown, mis-shaped, stored twice or not finite.
+        """
+        # map_weights yields before it has seen all, so a bad checkpoint fails here, never silently.
+        checked = map_weights(self.config.model_config, weights)
+        return AutoWeightsLoader(self).load_weights(checked, mapper=_FLA_TO_LLAMA)
+
+
+class PathEvalRopeForCausalLM(PathEvalForCausalLM):
+    """The same for RoPE checkpoints: its own name, since the engine settings of paged attention do not apply."""
+
+
+_FLA_TO_LLAMA = WeightsMapper(
+    orig_to_new_substr={
+        "model.embeddings.": "model.embed_tokens.",
+        ".attn.": ".self_attn.",
+        ".attn_norm.": ".input_layernorm.",
+        ".mlp_norm.": ".post_attention_layernorm.",
+    }
+)
