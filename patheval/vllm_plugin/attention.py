@@ -86,7 +86,7 @@ class PagedAttention(nn.Module, AttentionLayerBase):  # type: ignore[misc]
             conv_size=conv_size,
         )
         self._prefix = prefix
-        self._pages: Pages | None = None
+        self.kv_cache = torch.tensor([])
         layers = vllm_config.compilation_config.static_forward_context
         if prefix in layers:
             raise ValueError(f"two attention layers are called {prefix}")
@@ -106,10 +106,16 @@ class PagedAttention(nn.Module, AttentionLayerBase):  # type: ignore[misc]
             dtype=torch.int8,
         )
 
-    def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
-        """Take the cache, int8 [num_blocks, 1, block_size, cell_bytes], as typed page regions."""
-        self.kv_cache = kv_cache
-        self._pages = self._layout.views(kv_cache.squeeze(1).flatten(1))
+    @property
+    def kv_cache(self) -> torch.Tensor:
+        """The cache, int8 [num_blocks, 1, block_size, cell_bytes]; empty before vLLM binds and after it drops it."""
+        return self._kv_cache
+
+    @kv_cache.setter
+    def kv_cache(self, kv_cache: torch.Tensor) -> None:
+        self._kv_cache = kv_cache
+        is_bound = kv_cache.numel() > 0
+        self._pages = self._layout.views(kv_cache.squeeze(1).flatten(1)) if is_bound else None
 
     def forward(
         self,
