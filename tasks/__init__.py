@@ -1,0 +1,1 @@
+"""Task definitions for lm-evaluation-harness; installed as patheval.tasks."""

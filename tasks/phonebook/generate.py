@@ -1,0 +1,125 @@
+"""PhoneBook documents: a list of names and numbers, two worked examples, one name to look up."""
+
+from bisect import bisect_right
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import names
+
+from ..generation import Doc, LazyDocs, Recipe, SampleRng
+
+MAX_GEN_TOKS = 50
+NUM_SAMPLES = 96
+NUM_EXAMPLES = 2
+
+
+def phonebook(*, target_length: int | None = None, **metadata: Any) -> dict[str, LazyDocs]:
+    """Makes the dataset of one PhoneBook task.
+
+    Args:
+        target_length: Length in tokens that the task's name states; None reads it from `metadata`.
+        **metadata: The task's metadata, as lm-eval passes it.
+
+    Raises:
+        PrerequisiteError: The length or the tokenizer is missing.
+        UnsupportedError: A value in `metadata` is out of range.
+    """
+    recipe = Recipe.from_metadata(
+        "phonebook",
+        metadata,
+        target_length=target_length,
+        max_gen_toks=MAX_GEN_TOKS,
+        num_samples=NUM_SAMPLES,
+    )
+    return {"test": LazyDocs(recipe.num_samples, partial(build_doc, recipe))}
+
+
+def build_doc(recipe: Recipe, index: int) -> Doc:
+    """Makes the document at `index`: the book with the most entries that fits the length.
+
+    Raises:
+        UnsupportedError: Not even a book of the three needed entries fits.
+    """
+    book = _Book(recipe.rng(index))
+    num_entries, num_tokens = recipe.largest_fitting(
+        lambda num_entries: recipe.tokenizer.num_tokens(book.prompt(num_entries)),
+        smallest=NUM_EXAMPLES + 1,
+    )
+    prompt = book.prompt(num_entries)
+    name, number = book.query
+    before_number = prompt[: prompt.index(f"{name}: ") + len(f"{name}: ")]
+    return Doc(
+        index=index,
+        prompt=prompt,
+        references=[number],
+        num_tokens=num_tokens,
+        depth_tokens=recipe.tokenizer.num_tokens(before_number),
+        num_units=num_entries,
+        length=recipe.length,
+        seed=recipe.seed,
+        tokenizer=recipe.tokenizer.fingerprint,
+    )
+
+
+def render_prompt(
+    entries: list[tuple[str, str]], examples: list[tuple[str, str]], queried_name: str
+) -> str:
+    """Writes a prompt in the format of Jelassi et al. (2024).
+
+    Args:
+        entries: The book: names with their numbers.
+        examples: Entries of the book that are repeated as worked examples.
+        queried_name: The name to look up.
+    """
+    book, shots = (
+        "\n".join(f"{name}: {number}" for name, number in part) for part in (entries, examples)
+    )
+    return f"{book}\n\n{shots}\n\n{queried_name}:"
+
+
+class _Book:
+    """A phone book of any size; a larger one holds all entries of a smaller one.
+
+    The examples and the queried entry are drawn first and then put at random places, which makes
+    the book grow by whole entries and gives the same distribution as choosing them afterwards.
+    """
+
+    def __init__(self, rng: SampleRng) -> None:
+        self._rng = rng
+        self._names: set[str] = set()
+        self._places = [rng.fraction() for _ in range(NUM_EXAMPLES + 1)]
+        *self._examples, self.query = (self._draw_entry() for _ in self._places)
+        self._others: list[tuple[str, str]] = []
+
+    def prompt(self, num_entries: int) -> str:
+        num_others = num_entries - len(self._places)
+        while len(self._others) < num_others:
+            self._others.append(self._draw_entry())
+        entries = self._others[:num_others]
+        for entry, place in zip([*self._examples, self.query], self._places, strict=True):
+            entries.insert(int(place * (len(entries) + 1)), entry)
+        return render_prompt(entries, self._examples, self.query[0])
+
+    def _draw_entry(self) -> tuple[str, str]:
+        while (name := _draw_name(self._rng)) in self._names:
+            pass
+        self._names.add(name)
+        return name, str(self._rng.integer(6 * 10**9, 10**10))
+
+
+def _draw_name(rng: SampleRng) -> str:
+    first_names = rng.choice(("first:male", "first:female"))
+    return f"{_draw_weighted(rng, first_names)} {_draw_weighted(rng, 'last')}"
+
+
+def _draw_weighted(rng: SampleRng, table: str) -> str:
+    words, cumulative_percent = _name_table(table)
+    return words[bisect_right(cumulative_percent, rng.fraction() * 90)]
+
+
+@cache
+def _name_table(table: str) -> tuple[list[str], list[float]]:
+    lines = Path(names.FILES[table]).read_text(encoding="ascii").splitlines()
+    rows = [line.split() for line in lines]
+    return [row[0].capitalize() for row in rows], [float(row[2]) for row in rows]

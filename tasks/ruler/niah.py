@@ -1,0 +1,117 @@
+"""RULER's needle in a haystack: a magic number hidden in repeated lines of noise."""
+
+from functools import cache, partial
+from typing import Any
+
+from wonderwords import RandomWord
+
+from ..generation import Doc, LazyDocs, Recipe, SampleRng
+from ..tokenization import RepeatedLine
+
+MAX_GEN_TOKS = 128
+NUM_SAMPLES = 500
+
+NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+
+
+def niah_single_1(*, target_length: int | None = None, **metadata: Any) -> dict[str, LazyDocs]:
+    """Makes the dataset of one niah_single_1 task: noise lines, a word as key, a number as value.
+
+    Args:
+        target_length: Length in tokens that the task's name states; None reads it from `metadata`.
+        **metadata: The task's metadata, as lm-eval passes it.
+
+    Raises:
+        PrerequisiteError: The length or the tokenizer is missing.
+        UnsupportedError: A value in `metadata` is out of range.
+    """
+    recipe = Recipe.from_metadata(
+        "ruler_niah_single_1",
+        metadata,
+        target_length=target_length,
+        max_gen_toks=MAX_GEN_TOKS,
+        num_samples=NUM_SAMPLES,
+    )
+    noise = RepeatedLine(recipe.tokenizer, f"{NOISE}\n", max_tokens=recipe.length)
+    return {"test": LazyDocs(recipe.num_samples, partial(build_doc, recipe, noise))}
+
+
+def build_doc(recipe: Recipe, noise: RepeatedLine, index: int) -> Doc:
+    """Makes the document at `index`: the needle in the most noise lines that fit the length.
+
+    Args:
+        recipe: The task.
+        noise: The noise line as the recipe's tokenizer counts it.
+        index: Position of the document in the task.
+
+    Raises:
+        UnsupportedError: Not even one noise line fits.
+    """
+    rng = recipe.rng(index)
+    place = rng.fraction()
+    key = draw_word(rng)
+    value = str(rng.integer(10**6, 10**7))
+    needle = render_needle(key, value)
+    answer_prefix = render_answer_prefix(key)
+
+    def num_tokens(num_lines: int) -> int:
+        num_before = int(place * num_lines)
+        before, skipped_before = noise.split(num_before)
+        after, skipped_after = noise.split(num_lines - num_before)
+        near_prompt = render_prompt([NOISE] * before + [needle] + [NOISE] * after, key)
+        near_tokens = recipe.tokenizer.num_tokens(near_prompt + answer_prefix)
+        return near_tokens + noise.tokens * (skipped_before + skipped_after)
+
+    num_lines, total_tokens = recipe.largest_fitting(num_tokens, smallest=1)
+    num_before = int(place * num_lines)
+    prompt = render_prompt(
+        [NOISE] * num_before + [needle] + [NOISE] * (num_lines - num_before), key
+    )
+    before, skipped = noise.split(num_before)
+    near_prompt = render_prompt([NOISE] * before + [needle], key)
+    text_before_value = near_prompt[: near_prompt.index(value)]
+    return Doc(
+        index=index,
+        prompt=prompt,
+        answer_prefix=answer_prefix,
+        references=[value],
+        num_tokens=total_tokens,
+        depth_tokens=recipe.tokenizer.num_tokens(text_before_value) + noise.tokens * skipped,
+        num_units=num_lines,
+        length=recipe.length,
+        seed=recipe.seed,
+        tokenizer=recipe.tokenizer.fingerprint,
+    )
+
+
+def draw_word(rng: SampleRng) -> str:
+    """Draws a key: an adjective and a noun of wonderwords, joined by a hyphen."""
+    return f"{rng.choice(_words('adjective'))}-{rng.choice(_words('noun'))}"
+
+
+def render_needle(key: str, value: str) -> str:
+    """Writes the sentence that hides the number `value` under `key`."""
+    return f"One of the special magic numbers for {key} is: {value}."
+
+
+def render_prompt(lines: list[str], query: str) -> str:
+    """Writes a prompt that asks for the number of `query` in a haystack of `lines`."""
+    return "\n".join(
+        [
+            "A special magic number is hidden within the following text. Make sure to memorize it. "
+            "I will quiz you about the number afterwards.",
+            *lines,
+            f"What is the special magic number for {query} mentioned in the provided text?",
+        ]
+    )
+
+
+def render_answer_prefix(query: str) -> str:
+    """Writes the start of the answer, which follows the prompt directly."""
+    return f" The special magic number for {query} mentioned in the provided text is"
+
+
+@cache
+def _words(category: str) -> tuple[str, ...]:
+    words: list[str] = RandomWord(enhanced_prefixes=False).filter(include_categories=[category])
+    return tuple(words)

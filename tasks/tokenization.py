@@ -1,0 +1,125 @@
+"""Tokenizers as the data generators use them: loading, exact token counts, identity."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from functools import cache, cached_property
+from typing import Any
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from patheval.errors import PrerequisiteError
+
+_PROBE = "Ann Lee: 6012345678\n\n  The sky is blue. naïve-café?"
+
+
+class PromptTokenizer:
+    """Counts the tokens of prompts exactly as the model under evaluation reads them.
+
+    Args:
+        tokenizer: The model's own tokenizer; never modified.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+
+    def num_tokens(self, text: str) -> int:
+        """Returns the tokens of `text`, with every special token that the tokenizer adds."""
+        return len(self._encode(text))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identity of the tokenizer: 16 hexadecimal digits over its vocabulary and behaviour.
+
+        Hashes the ids of all tokens and the encoding of a fixed text, rather than a file or path:
+        a moved copy keeps its fingerprint, and so does a copy saved by another library version.
+        """
+        content = [sorted(self._tokenizer.get_vocab().items()), self._encode(_PROBE)]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer(text, verbose=False)["input_ids"]
+        return ids
+
+
+class RepeatedLine:
+    """A line that prompts repeat many times, counted without encoding every copy.
+
+    Tokenization is local: deep inside a run of equal lines each copy costs the same. This is
+    checked on runs up to the longest one that can occur; with a tokenizer for which it does not
+    hold, every copy is encoded after all.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        line: The repeated text, with the newline that ends it.
+        max_tokens: Tokens of the longest run that a prompt may hold.
+
+    Attributes:
+        tokens: Tokens that one more copy adds deep inside a run.
+    """
+
+    _WINDOW = 3
+
+    def __init__(self, tokenizer: PromptTokenizer, line: str, max_tokens: int) -> None:
+        shortest = tokenizer.num_tokens(line * self._WINDOW)
+        self.tokens = tokenizer.num_tokens(line * (self._WINDOW + 1)) - shortest
+        longest_run = max_tokens // max(self.tokens, 1)
+        is_periodic = all(
+            tokenizer.num_tokens(line * (self._WINDOW + more)) == shortest + more * self.tokens
+            for more in (2, 3, longest_run)
+        )
+        self._window = self._WINDOW if is_periodic else sys.maxsize
+
+    def split(self, copies: int) -> tuple[int, int]:
+        """Splits a run into the copies to encode and those to count as `tokens` each."""
+        encoded = min(copies, self._window)
+        return encoded, copies - encoded
+
+
+def load_tokenizer(metadata: Mapping[str, Any]) -> PromptTokenizer:
+    """Loads the tokenizer of the model under evaluation.
+
+    Args:
+        metadata: Metadata of an lm-eval task, which holds all `--model_args`. `tokenizer` names
+            the tokenizer, else `pretrained`; `tokenizer_revision`, `revision` and
+            `trust_remote_code` mean what they mean to the model.
+
+    Raises:
+        PrerequisiteError: No tokenizer is named, or the one named cannot be loaded or is empty.
+    """
+    name = metadata.get("tokenizer") or metadata.get("pretrained")
+    if not isinstance(name, str):
+        raise PrerequisiteError(
+            f"the task sizes its prompts in tokens but the tokenizer is {name!r}; "
+            "pass --model_args pretrained=MODEL or tokenizer=TOKENIZER"
+        )
+    revision = metadata.get("tokenizer_revision")
+    if revision is None and not metadata.get("tokenizer"):
+        revision = metadata.get("revision")
+    return _load(
+        name,
+        None if revision is None else str(revision),
+        bool(metadata.get("trust_remote_code", False)),
+    )
+
+
+@cache
+def _load(name: str, revision: str | None, trust_remote_code: bool) -> PromptTokenizer:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            name, revision=revision, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        raise PrerequisiteError(
+            f"no tokenizer can be loaded from {name!r} ({str(error).splitlines()[0]}); "
+            "pass --model_args tokenizer=TOKENIZER"
+        ) from error
+    prompt_tokenizer = PromptTokenizer(tokenizer)
+    # transformers makes an empty tokenizer from a folder that holds no more than a config.json.
+    if prompt_tokenizer.num_tokens(_PROBE) == prompt_tokenizer.num_tokens(""):
+        raise PrerequisiteError(
+            f"the tokenizer of {name!r} has no tokens for English text; "
+            "pass --model_args tokenizer=TOKENIZER"
+        )
+    return prompt_tokenizer
