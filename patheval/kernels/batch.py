@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,14 +18,15 @@ class SegmentGroup:
     by descending page_idx.
 
     Attributes:
-        width: slots of a block: chunk_size (decode and short extends) or page_size.
+        width: slots of a block: chunk_size (decode and short extends), doubled up to page_size.
+        num_queries: most new tokens of a segment; 1 in decode.
         request: row of the request in the batch.
         page_idx: which page of its request, from 0.
         start: first new slot.
         end: slot after the last new one.
         closed_before: slots before this one were carried before the step; a multiple of chunk_size.
         closed_after: the same after the step.
-        base: first slot of the block.
+        base: first slot of the block, at most closed_before.
         token: row of the first new token in the step's tensors.
         num_reaching: num_reaching[d] segments (the first ones) have a page d pages to the left.
         num_closing: segments that close at least one chunk.
@@ -32,6 +34,7 @@ class SegmentGroup:
     """
 
     width: int
+    num_queries: int
     request: torch.Tensor
     page_idx: torch.Tensor
     start: torch.Tensor
@@ -55,7 +58,7 @@ class PagedBatch:
         context_lens: int64 [num_requests], tokens of the request before this step.
         token_request: int64 [num_tokens], row of the token's request.
         token_offset: int64 [num_tokens], the token's place among its request's new tokens.
-        groups: segments by block width.
+        groups: segments by block width, single tokens apart.
     """
 
     num_tokens: int
@@ -96,7 +99,7 @@ class PagedBatch:
                 f"block table rows, got {len(query_start_loc)} and {block_table.shape[0]}"
             )
         query_lens = [query_start_loc[r + 1] - query_start_loc[r] for r in range(num_requests)]
-        segments: dict[int, list[tuple[int, ...]]] = {chunk_size: [], page_size: []}
+        segments: dict[tuple[int, bool], list[tuple[int, ...]]] = defaultdict(list)
         for request, (query_len, seq_len) in enumerate(zip(query_lens, seq_lens, strict=True)):
             if not 0 <= query_len <= seq_len or seq_len > block_table.shape[1] * page_size:
                 raise ValueError(
@@ -110,9 +113,12 @@ class PagedBatch:
                 closed_before = start - start % chunk_size
                 closed_after = end - end % chunk_size
                 token = query_start_loc[request] + position - (seq_len - query_len)
-                width = chunk_size if end - closed_before <= chunk_size else page_size
-                base = closed_before if width == chunk_size else 0
-                segments[width].append(
+                width = chunk_size
+                while width < end - closed_before:
+                    width *= 2
+                width = min(width, page_size)
+                base = min(closed_before, page_size - width)
+                segments[width, end - start == 1].append(
                     (request, page_idx, start, end, closed_before, closed_after, base, token)
                 )
                 position += end - start
@@ -127,7 +133,7 @@ class PagedBatch:
             context_lens=(torch.tensor(list(seq_lens), dtype=torch.int64) - lens).to(device),
             token_request=token_request.to(device),
             token_offset=token_offset.to(device),
-            groups=[_group(width, rows, device) for width, rows in segments.items() if rows],
+            groups=[_group(width, rows, device) for (width, _), rows in segments.items()],
         )
 
 
@@ -139,6 +145,7 @@ def _group(width: int, rows: list[tuple[int, ...]], device: torch.device) -> Seg
     distances = range(rows[0][1] + 1)
     return SegmentGroup(
         width=width,
+        num_queries=max(row[3] - row[2] for row in rows),
         request=request,
         page_idx=page_idx,
         start=start,

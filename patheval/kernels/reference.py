@@ -249,12 +249,17 @@ def _attend(
 ) -> None:
     """Attend the block's queries to their own page, then to the pages on its left, nearest first.
 
-    Queries are [S, H, heads of a kv head, C, D]. `moved` are the queries carried to the left end of what they have
-    visited, `gate` is each one's log gate summed from there on.
+    Queries are rows [S, H, heads of a kv head * Q, D], one for each new token and query head. `moved` are the
+    queries carried to the left end of what they have visited, `gate` is each one's log gate summed from there on.
     """
     group = block.group
     num_kv_heads, dtype = block.keys.shape[1], block.keys.dtype
-    moved = q[block.token].transpose(1, 2).unflatten(1, (num_kv_heads, -1)).to(dtype)
+    row = torch.arange(group.num_queries, device=q.device)
+    slot = group.start[:, None] + row
+    is_query = slot < group.end[:, None]
+    token = torch.where(is_query, group.token[:, None] + row, 0)
+    moved = q[token].transpose(1, 2).reshape(len(token), num_kv_heads, -1, q.shape[-1]).to(dtype)
+    num_shared = moved.shape[2] // group.num_queries
     softmax = _OnlineSoftmax(moved)
 
     page_slot = torch.arange(batch.page_size, device=q.device)
@@ -263,33 +268,36 @@ def _attend(
     gate = page_gates = block_gates = None
     if pages.gates is not None:
         page_gates = pages.gates[block.page]
-        block_gates = page_gates.gather(2, block.slot[:, None].expand(-1, page_gates.shape[1], -1))
-        page_gates = page_gates.unflatten(1, (num_kv_heads, -1))
-        gate = block_gates = block_gates.unflatten(1, (num_kv_heads, -1))
+        gate = _take_gates(page_gates, slot.clamp_max(batch.page_size - 1)).reshape(moved.shape[:3])
+        block_gates = _per_kv_head(_take_gates(page_gates, block.slot), num_kv_heads)
+        page_gates = _per_kv_head(page_gates, num_kv_heads)
 
-    def add(
-        logits: torch.Tensor, key_gates: torch.Tensor | None, *values_and_mask: torch.Tensor
-    ) -> None:
-        logits = sm_scale * logits
+    def add(keys_dot: torch.Tensor, key_gates: torch.Tensor | None, values: torch.Tensor, mask: torch.Tensor | None) -> None:
+        """Add keys: dot products [S, H, rows, keys], gates [S, H, heads, keys], mask [S, Q or 1, keys]."""
+        logits = (sm_scale * keys_dot).unflatten(2, (num_shared, -1))
         if gate is not None and key_gates is not None:
-            logits = logits + gate_scale * (gate[..., :, None] - key_gates[..., None, :])
-        softmax.add(logits, *values_and_mask)
+            own = gate.unflatten(2, (num_shared, -1))
+            logits = logits + gate_scale * (own[..., None] - key_gates[..., None, :])
+        if mask is not None:
+            logits = torch.where(mask[:, None, None], logits, -torch.inf)
+        softmax.add(logits.flatten(2, 3), values)
 
-    logits = moved @ _shared(block.keys).mT
+    is_live = (block.slot >= group.closed_before[:, None])[:, None, :]
+    is_visible = is_live & (block.slot[:, None, :] <= slot[:, :, None])
+    dot = moved @ block.keys.mT
     if block.w is not None:
         assert block.u is not None and block.mixing is not None
-        on_w = (moved @ _shared(block.w).mT).tril()
-        logits = logits - on_w @ _shared(block.mixing)
-        moved = moved - on_w @ _shared(block.u)
-    is_live = (block.slot >= group.closed_before[:, None])[:, None, :]
-    is_visible = is_live & (block.slot[:, None, :] <= block.slot[:, :, None])
-    add(logits, block_gates, _take_slots(page_values, block.slot), is_visible)
+        on_w = (moved @ block.w.mT).unflatten(2, (num_shared, -1))
+        on_w = torch.where(is_visible[:, None, None], on_w, 0.0).flatten(2, 3)
+        dot = dot - on_w @ block.mixing
+        moved = moved - on_w @ block.u
+    add(dot, block_gates, _take_slots(page_values, block.slot), is_visible)
 
     if group.any_closed:
         is_closed = (page_slot < group.closed_before[:, None])[:, None, :]
-        add(moved @ _shared(block.page_keys).mT, page_gates, page_values, is_closed)
+        add(moved @ block.page_keys.mT, page_gates, page_values, is_closed)
     if block.product is not None:
-        moved = moved @ _shared(block.product)
+        moved = moved @ block.product
 
     for distance, num_reaching in enumerate(group.num_reaching[1:], start=1):
         page = batch.block_table[
@@ -297,21 +305,26 @@ def _attend(
         ]
         moved = moved[:num_reaching]
         if gate is not None and pages.gates is not None:
-            page_gates = pages.gates[page].unflatten(1, (num_kv_heads, -1))
-            gate = gate[:num_reaching] + page_gates[..., -1:]
-        keys, values = pages.keys[page].to(dtype), pages.values[page].to(dtype)
-        add(moved @ _shared(keys).mT, page_gates, values)
+            page_gates = _per_kv_head(pages.gates[page], num_kv_heads)
+            total = page_gates[..., -1:].expand(-1, -1, -1, group.num_queries).flatten(2, 3)
+            gate = gate[:num_reaching] + total
+        add(moved @ pages.keys[page].to(dtype).mT, page_gates, pages.values[page].to(dtype), None)
         if pages.product is not None:
-            moved = moved @ _shared(pages.product[page])
+            moved = moved @ pages.product[page]
 
-    segment, column = block.is_new.nonzero(as_tuple=True)
-    attended = softmax.result().flatten(1, 2)
-    out[block.token[segment, column]] = attended[segment, :, column].to(out.dtype)
+    segment, column = is_query.nonzero(as_tuple=True)
+    attended = softmax.result().reshape(len(token), q.shape[1], group.num_queries, -1)
+    out[token[segment, column]] = attended[segment, :, column].to(out.dtype)
 
 
-def _shared(per_kv_head: torch.Tensor) -> torch.Tensor:
-    """[S, H, ...] as [S, H, 1, ...]: one for all query heads of a kv head."""
-    return per_kv_head[:, :, None]
+def _take_gates(gates: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+    """Gates [S, num_heads, slots] at `slot` [S, N]: [S, num_heads, N]."""
+    return gates.gather(2, slot[:, None].expand(-1, gates.shape[1], -1))
+
+
+def _per_kv_head(gates: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
+    """[S, num_heads, slots] as [S, num_kv_heads, heads of a kv head, slots]."""
+    return gates.unflatten(1, (num_kv_heads, -1))
 
 
 class _OnlineSoftmax:
@@ -322,12 +335,8 @@ class _OnlineSoftmax:
         self._total = torch.zeros_like(self._maximum)
         self._weighted = torch.zeros_like(queries)
 
-    def add(
-        self, logits: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None = None
-    ) -> None:
-        """Add keys: logits [n, H, heads of a kv head, C, keys], values [n, H, keys, D], mask [n, C or 1, keys]."""
-        if mask is not None:
-            logits = torch.where(mask[:, None, None], logits, -torch.inf)
+    def add(self, logits: torch.Tensor, values: torch.Tensor) -> None:
+        """Add keys with logits [n, H, rows, keys] and values [n, H, keys, D]."""
         n = len(logits)
         maximum = torch.maximum(self._maximum[:n], logits.amax(-1, keepdim=True))
         finite = torch.where(maximum == -torch.inf, 0.0, maximum)
@@ -335,8 +344,8 @@ class _OnlineSoftmax:
         weights = torch.exp(logits - finite)
         self._maximum[:n] = maximum
         self._total[:n] = self._total[:n] * shrink + weights.sum(-1, keepdim=True)
-        self._weighted[:n] = self._weighted[:n] * shrink + weights @ _shared(values)
+        self._weighted[:n] = self._weighted[:n] * shrink + weights @ values
 
     def result(self) -> torch.Tensor:
-        """[S, H, heads of a kv head, C, D]; NaN for queries that saw no key."""
+        """[S, H, rows, D]; NaN for rows that saw no key."""
         return self._weighted / self._total
