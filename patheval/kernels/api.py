@@ -22,11 +22,11 @@ def available_impls() -> list[Impl]:
 def short_conv(
     x: torch.Tensor, weight: torch.Tensor, pages: Pages, batch: PagedBatch, *, impl: Impl
 ) -> torch.Tensor:
-    """Causal depthwise convolution and SiLU over each request's tokens, continued across steps by its pages.
+    """Causal depthwise convolution and SiLU, continued across steps by the requests' pages.
 
-    y_t = SiLU(sum_lag weight[:, -1 - lag] * x_{t - lag}), with zeros before the first token; computed in fp32 and
-    rounded once. Writes the `conv_tail` of every page that receives a token. Source: flash-linear-attention's
-    PaTH layer, `w_conv1d`.
+    y_t = SiLU(sum_lag weight[:, -1 - lag] * x_{t - lag}), with zeros before the first token;
+    computed in fp32 and rounded once. Writes the `conv_tail` of every page that receives a token.
+    Source: flash-linear-attention's PaTH layer, `w_conv1d`.
 
     Args:
         x: [num_tokens, num_kv_heads * head_dim], the pages' dtype.
@@ -60,23 +60,24 @@ def paged_attention(
     gate_inside_scale: bool,
     impl: Impl,
 ) -> torch.Tensor:
-    """Attend new tokens to themselves and to their requests' earlier tokens, and store them in the pages.
+    """Store new tokens in their requests' pages and attend them to all up to themselves.
 
-    With H_t = I - beta_t w_t w_t^T and G the running sum of log_fgate, query i sees key j <= i with the logit
-    sm_scale * (q_i^T H_i ... H_{j+1} k_j + G_i - G_j) if gate_inside_scale, else with the gate added after scaling.
-    Prefill, chunked prefill, decode and any mix of them are one operation. Source: arXiv 2505.16381 sections 3
-    and 4; page layout in `patheval.kernels.pages`.
+    With H_t = I - beta_t w_t w_t^T and G the running sum of log_fgate, query i sees key j <= i with
+    the logit sm_scale * (q_i^T H_i ... H_{j+1} k_j + G_i - G_j) if gate_inside_scale, else with the
+    gate added after scaling. Prefill, chunked prefill, decode and any mix of them are one
+    operation. Source: arXiv 2505.16381 sections 3 and 4; page layout in `patheval.kernels.pages`.
 
     Args:
         q: [num_tokens, num_heads, head_dim], the pages' dtype.
         k: [num_tokens, num_kv_heads, head_dim], the pages' dtype.
         v: [num_tokens, num_kv_heads, head_dim], the pages' dtype.
-        w: [num_tokens, num_kv_heads, head_dim], fp32, unit L2 norm (or zero); None without transport.
+        w: [num_tokens, num_kv_heads, head_dim], fp32, unit L2 norm (or zero); None without
+            transport.
         beta: [num_tokens, num_kv_heads], fp32, in (0, 2); None without transport.
         log_fgate: [num_tokens, num_heads], fp32, natural log, <= 0; None without a gate.
         pages: pool views of one layer, read and written; the caller owns the pool.
-        batch: where the tokens lie. Every earlier page must be full and every page of a request its own, or shared
-            and full once this call has written.
+        batch: where the tokens lie. Every earlier page must be full and every page of a request its
+            own, or shared and full once this call has written.
         sm_scale: factor of the dot product, head_dim ** -0.5 in every known model.
         gate_inside_scale: True for PaTH-FoX, False for FoX.
         impl: implementation to use.

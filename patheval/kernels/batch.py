@@ -13,9 +13,9 @@ import torch
 class SegmentGroup:
     """Segments that are computed together, each the new tokens of one request in one page.
 
-    A segment's block is the `width` slots from `base` on; it covers every token of the page whose w has not been
-    applied to the page's keys before this step. All tensors are int64 [num_segments], on the batch's device, sorted
-    by descending page_idx.
+    A segment's block is the `width` slots from `base` on; it covers every token of the page whose w
+    has not been applied to the page's keys before this step. All tensors are int64 [num_segments],
+    on the batch's device, sorted by descending page_idx.
 
     Attributes:
         width: slots of a block: chunk_size (decode and short extends), doubled up to page_size.
@@ -82,8 +82,10 @@ class PagedBatch:
         """Cut the new tokens of a step into page segments.
 
         Args:
-            query_start_loc: num_requests + 1 row numbers; request r owns rows [r], ..., [r + 1] - 1.
-            seq_lens: per request, tokens before the step plus new tokens. A request may have no new token.
+            query_start_loc: num_requests + 1 row numbers; request r owns rows [r], ..., [r + 1] -
+                1.
+            seq_lens: per request, tokens before the step plus new tokens. A request may have no new
+                token.
             block_table: int [num_requests, max_pages], in any order of pages; sets the device.
             page_size: tokens in a page.
             chunk_size: tokens in a chunk; divides page_size.
@@ -95,8 +97,9 @@ class PagedBatch:
         num_requests = len(seq_lens)
         if len(query_start_loc) != num_requests + 1 or block_table.shape[0] < num_requests:
             raise ValueError(
-                f"{num_requests} seq_lens need {num_requests + 1} query_start_loc and {num_requests} "
-                f"block table rows, got {len(query_start_loc)} and {block_table.shape[0]}"
+                f"{num_requests} seq_lens need {num_requests + 1} query_start_loc and "
+                f"{num_requests} block table rows, got {len(query_start_loc)} and "
+                f"{block_table.shape[0]}"
             )
         query_lens = [query_start_loc[r + 1] - query_start_loc[r] for r in range(num_requests)]
         segments: dict[tuple[int, bool], list[tuple[int, ...]]] = defaultdict(list)

@@ -1,20 +1,20 @@
 """The page: how one KV-cache block holds a segment of a PaTH (or FoX) sequence.
 
-A page covers `page_size` consecutive tokens of one sequence and is a run of bytes with these regions:
+A page covers `page_size` consecutive tokens of one sequence and is a run of bytes in these regions:
 
-| region       | shape                                | holds |
-|---|---|---|
-| keys         | [num_kv_heads, page_size, head_dim]  | keys carried to the end of the page's last closed chunk; raw after it |
-| values       | [num_kv_heads, page_size, head_dim]  | values |
-| gates        | [num_heads, page_size]               | running sum of log_fgate from the page's first token, inclusive |
-| product      | [num_kv_heads, head_dim, head_dim]   | H_c ... H_1 of the page's closed tokens 1..c |
-| pending_w    | [num_kv_heads, chunk_size, head_dim] | w of the open chunk |
-| pending_beta | [num_kv_heads, chunk_size]           | beta of the open chunk |
-| conv_tail    | [conv_size - 1, num_kv_heads * head_dim] | last inputs of the short convolution, by slot modulo conv_size - 1 |
+- keys [num_kv_heads, page_size, head_dim]: carried to the end of the page's last closed chunk, and
+  raw after it.
+- values [num_kv_heads, page_size, head_dim].
+- gates [num_heads, page_size]: running sum of log_fgate from the page's first token, inclusive.
+- product [num_kv_heads, head_dim, head_dim]: H_c ... H_1 of the page's closed tokens 1 to c.
+- pending_w [num_kv_heads, chunk_size, head_dim] and pending_beta [num_kv_heads, chunk_size]: w and
+  beta of the open chunk.
+- conv_tail [conv_size - 1, num_kv_heads * head_dim]: last inputs of the short convolution, by slot
+  modulo conv_size - 1.
 
-A full page never changes again and depends on nothing after it, so pages can be shared between sequences.
-Only the last, open page of a sequence is written. Keys, values and the convolution's inputs are stored in the
-model's dtype, all else in fp32 (fp64 for an fp64 model).
+A full page never changes again and depends on nothing after it, so sequences can share it. Only the
+last, open page of a sequence is written. Keys, values and the convolution's inputs are stored in
+the model's dtype, all else in fp32 (fp64 for an fp64 model).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ALIGNMENT_BYTES = 16
 
 
 class Pages(NamedTuple):
-    """Typed views of a page pool; each has `num_pages` in front of the shape in the module's table.
+    """Typed views of a page pool, with `num_pages` in front of the shapes that the module states.
 
     A region that the attention kind does not need is None. Writing to a view writes to the pool.
     """
@@ -83,7 +83,8 @@ class PageLayout:
             )
         if self.conv_size > 1 and self.page_size % (self.conv_size - 1):
             raise ValueError(
-                f"page_size {self.page_size} is not a multiple of conv_size - 1 = {self.conv_size - 1}"
+                f"page_size {self.page_size} is not a multiple of conv_size - 1 = "
+                f"{self.conv_size - 1}"
             )
 
     @property

@@ -1,8 +1,8 @@
 """Paged attention in plain PyTorch: any device, any floating dtype, no host loop over tokens.
 
-Computes in fp32 (fp64 for fp64 inputs). Every page of the batch is written before any query reads, since a request
-may start right after pages that another request of the same batch is only now filling. The maths and the names
-(`u`, `mixing`) are in README.md beside this file.
+Computes in fp32 (fp64 for fp64 inputs). Every page of the batch is written before any query reads,
+since a request may start right after pages that another request of the same batch is only now
+filling. The maths and the names (`u`, `mixing`) are in README.md beside this file.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def paged_attention(
 class _Block:
     """A segment group, with its own pages as they were before this step.
 
-    S segments; C slots in a block, M in a page; H key-value heads; D channels. Keys, w and beta are zero at slots
-    that hold nothing, so that H = I there.
+    S segments; C slots in a block, M in a page; H key-value heads; D channels. Keys, w and beta are
+    zero at slots that hold nothing, so that H = I there.
 
     Attributes:
         page: [S], physical page.
@@ -249,8 +249,9 @@ def _attend(
 ) -> None:
     """Attend the block's queries to their own page, then to the pages on its left, nearest first.
 
-    Queries are rows [S, H, heads of a kv head * Q, D], one for each new token and query head. `moved` are the
-    queries carried to the left end of what they have visited, `gate` is each one's log gate summed from there on.
+    Queries are rows [S, H, heads of a kv head * Q, D], one for each new token and query head.
+    `moved` are the queries carried to the left end of what they have visited, `gate` is each one's
+    log gate summed from there on.
     """
     group = block.group
     num_kv_heads, dtype = block.keys.shape[1], block.keys.dtype
@@ -272,8 +273,13 @@ def _attend(
         block_gates = _per_kv_head(_take_gates(page_gates, block.slot), num_kv_heads)
         page_gates = _per_kv_head(page_gates, num_kv_heads)
 
-    def add(keys_dot: torch.Tensor, key_gates: torch.Tensor | None, values: torch.Tensor, mask: torch.Tensor | None) -> None:
-        """Add keys: dot products [S, H, rows, keys], gates [S, H, heads, keys], mask [S, Q or 1, keys]."""
+    def add(
+        keys_dot: torch.Tensor,
+        key_gates: torch.Tensor | None,
+        values: torch.Tensor,
+        mask: torch.Tensor | None,
+    ) -> None:
+        """Add keys: dots [S, H, rows, keys], gates [S, H, heads, keys], mask [S, Q or 1, keys]."""
         logits = (sm_scale * keys_dot).unflatten(2, (num_shared, -1))
         if gate is not None and key_gates is not None:
             own = gate.unflatten(2, (num_shared, -1))
@@ -328,7 +334,7 @@ def _per_kv_head(gates: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
 
 
 class _OnlineSoftmax:
-    """Softmax-weighted sum of values that arrive in parts, for the first segments only if a part is shorter."""
+    """Softmax-weighted sum of values that arrive in parts, each for all or the first segments."""
 
     def __init__(self, queries: torch.Tensor) -> None:
         self._maximum = torch.full_like(queries[..., :1], -torch.inf)

@@ -1,6 +1,7 @@
 """vLLM plugin: model classes, attention layer and cache pages for checkpoints in fla's format.
 
-vLLM calls `register` in every process that it starts, through the entry point group `vllm.general_plugins`.
+vLLM calls `register` in every process that it starts, through the entry point group
+`vllm.general_plugins`.
 """
 
 MODELS = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import nn
 from vllm.config import VllmConfig, get_current_vllm_config
@@ -10,15 +12,15 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.attention.backend import AttentionBackend, AttentionImplBase
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-from patheval.kernels import PageLayout, Pages, paged_attention, short_conv
+from patheval.kernels import PageLayout, paged_attention, short_conv
 from patheval.vllm_plugin.config_hooks import CHUNK_SIZE
 from patheval.vllm_plugin.metadata import PagedMetadata, PagedMetadataBuilder
 
 
-class PathAttentionBackend(AttentionBackend):  # type: ignore[misc]
+class PathAttentionBackend(AttentionBackend):
     """Backend of `PagedAttention`; the layer itself calls the kernels."""
 
-    supported_dtypes = [torch.float16, torch.bfloat16, torch.float32]
+    supported_dtypes: ClassVar = [torch.float16, torch.bfloat16, torch.float32]
 
     @staticmethod
     def get_name() -> str:
@@ -41,11 +43,11 @@ class PathAttentionBackend(AttentionBackend):  # type: ignore[misc]
         return False
 
 
-class PagedAttention(nn.Module, AttentionLayerBase):  # type: ignore[misc]
+class PagedAttention(nn.Module, AttentionLayerBase):
     """PaTH, PaTH-FoX or FoX attention over the pages of one layer.
 
-    vLLM finds the layer by its prefix, asks it for its page size, and binds its cache; all state of a sequence
-    is in its pages.
+    vLLM finds the layer by its prefix, asks it for its page size, and binds its cache; all state of
+    a sequence is in its pages.
     """
 
     supports_dcp = False
@@ -108,7 +110,7 @@ class PagedAttention(nn.Module, AttentionLayerBase):  # type: ignore[misc]
 
     @property
     def kv_cache(self) -> torch.Tensor:
-        """The cache, int8 [num_blocks, 1, block_size, cell_bytes]; empty before vLLM binds and after it drops it."""
+        """The cache, int8 [num_blocks, 1, block_size, cell_bytes]; empty while vLLM binds none."""
         return self._kv_cache
 
     @kv_cache.setter

@@ -1,4 +1,4 @@
-"""Engine settings for models with paged PaTH or FoX attention: set the defaults, refuse what cannot be honoured."""
+"""Engine settings of paged PaTH and FoX attention: defaults, and refusals of what cannot be."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_PAGE_SIZE = 256
 _logger = logging.getLogger(__name__)
 
 
-class PagedAttentionConfig(VerifyAndUpdateConfig):  # type: ignore[misc]
+class PagedAttentionConfig(VerifyAndUpdateConfig):
     """vLLM calls this once, before it chooses block size, backend and compilation."""
 
     @staticmethod
@@ -27,7 +27,8 @@ class PagedAttentionConfig(VerifyAndUpdateConfig):  # type: ignore[misc]
         """Apply the defaults and check the settings.
 
         Raises:
-            UnsupportedError: A setting under which the results would be wrong or the state not kept.
+            UnsupportedError: A setting under which the results would be wrong or the state not
+                kept.
         """
         cache = vllm_config.cache_config
         if not cache.user_specified_block_size:

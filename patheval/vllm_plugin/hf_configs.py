@@ -51,7 +51,9 @@ class FlaConfig(PretrainedConfig):
     @property
     def model_config(self) -> ModelConfig:
         """The architecture as patheval reads it."""
-        return ModelConfig.from_dict({"model_type": self.model_type, **self.fla_config}, "config.json")
+        return ModelConfig.from_dict(
+            {"model_type": self.model_type, **self.fla_config}, "config.json"
+        )
 
 
 class PathAttnConfig(FlaConfig):

@@ -1,4 +1,4 @@
-"""From vLLM's description of a step to the kernels' batch; the only place where the two vocabularies meet."""
+"""From vLLM's description of a step to the kernels' batch: where the two vocabularies meet."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from patheval.vllm_plugin.config_hooks import CHUNK_SIZE
 
 
 @dataclass
-class PagedMetadata(AttentionMetadata):  # type: ignore[misc]
+class PagedMetadata(AttentionMetadata):
     """One step, for all layers of a cache group."""
 
     batch: PagedBatch
 
 
-class PagedMetadataBuilder(AttentionMetadataBuilder[PagedMetadata]):  # type: ignore[misc]
+class PagedMetadataBuilder(AttentionMetadataBuilder[PagedMetadata]):
     """Cuts each step into page segments on the host."""
 
     _cudagraph_support = AttentionCGSupport.NEVER

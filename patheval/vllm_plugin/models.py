@@ -1,4 +1,4 @@
-"""Model classes: vLLM's Llama with the attention of the checkpoint's kind and fla's tensor names."""
+"""Model classes: vLLM's Llama with the checkpoint's kind of attention and fla's tensor names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from patheval.vllm_plugin.attention import PagedAttention
 
 
 class KVHeads:
-    """This rank's share of the kv heads; a head is replicated where there are fewer heads than ranks."""
+    """This rank's share of the kv heads; with fewer heads than ranks, heads are replicated."""
 
     def __init__(self, num_kv_heads: int) -> None:
         """Split `num_kv_heads` over the tensor-parallel ranks."""
@@ -35,7 +35,7 @@ class KVHeads:
         self.first = get_tensor_model_parallel_rank() * num_kv_heads // tp_size
 
     def parameter(self, width: int, *shape: int) -> nn.Parameter:
-        """Make an uninitialised parameter [num * width, *shape] that loads the rows of this rank's heads."""
+        """Make an empty parameter [num * width, *shape] that loads the rows of its own heads."""
         parameter = nn.Parameter(torch.empty(self.num * width, *shape), requires_grad=False)
         start = self.first * width
 
@@ -61,7 +61,7 @@ class KVHeadLinear(nn.Module):
 
 
 class LowRankW(nn.Module):
-    """w through a few dimensions without an activation between; attribute names are fla's state-dict keys."""
+    """w through a few dimensions; the submodules are named as in fla's state dicts."""
 
     def __init__(self, config: ModelConfig, heads: KVHeads) -> None:
         """Replicate the first matrix and split the second by kv heads."""
@@ -105,7 +105,7 @@ class SelfAttention(nn.Module):
     """Attention of PaTH, PaTH-FoX and FoX blocks; submodules are named as in fla's state dicts."""
 
     def __init__(self, *, config: Any, prefix: str, **_: Any) -> None:
-        """Build this rank's projections; the other arguments that vLLM's Llama passes follow from config."""
+        """Build this rank's projections; what else vLLM's Llama passes follows from config."""
         super().__init__()
         fla = self._fla = config.model_config
         hidden, head_dim = fla.hidden_size, fla.head_dim
@@ -123,7 +123,9 @@ class SelfAttention(nn.Module):
         )
         self._qkv_sizes = [num_heads * head_dim, heads.num * head_dim, heads.num * head_dim]
         if fla.qk_norm == "per_channel":
-            self.q_norm = HeadNorm(KVHeads(fla.num_heads).parameter(head_dim), head_dim, fla.qk_norm_eps)
+            self.q_norm = HeadNorm(
+                KVHeads(fla.num_heads).parameter(head_dim), head_dim, fla.qk_norm_eps
+            )
             self.k_norm = HeadNorm(heads.parameter(head_dim), head_dim, fla.qk_norm_eps)
         if has_transport:
             self.w_proj = (
@@ -173,11 +175,13 @@ class SelfAttention(nn.Module):
         return self.o_proj(out)
 
     def _column_parallel(self, out_features: int, *, bias: bool) -> ColumnParallelLinear:
-        return ColumnParallelLinear(self._fla.hidden_size, out_features, bias=bias, return_bias=False)
+        return ColumnParallelLinear(
+            self._fla.hidden_size, out_features, bias=bias, return_bias=False
+        )
 
 
-class RopeAttention(LlamaAttention):  # type: ignore[misc]
-    """vLLM's Llama attention, with fla's optional RMS norm of each query and key head before the rotation."""
+class RopeAttention(LlamaAttention):
+    """vLLM's Llama attention, with fla's optional norm of query and key heads before rotation."""
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
         """Build vLLM's layer and the norms."""
@@ -200,7 +204,7 @@ class RopeAttention(LlamaAttention):  # type: ignore[misc]
         return self.o_proj(self.attn(q, k, v))[0]
 
 
-class DecoderLayer(LlamaDecoderLayer):  # type: ignore[misc]
+class DecoderLayer(LlamaDecoderLayer):
     """vLLM's Llama block around the attention of the checkpoint's kind."""
 
     def __init__(self, vllm_config: VllmConfig, prefix: str = "", config: Any = None) -> None:
@@ -210,7 +214,7 @@ class DecoderLayer(LlamaDecoderLayer):  # type: ignore[misc]
         super().__init__(vllm_config, prefix, config, RopeAttention if is_rope else SelfAttention)
 
 
-class PathEvalForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
+class PathEvalForCausalLM(LlamaForCausalLM):
     """A checkpoint in flash-linear-attention's format, of any attention kind."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
@@ -229,7 +233,7 @@ class PathEvalForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
 
 
 class PathEvalRopeForCausalLM(PathEvalForCausalLM):
-    """The same for RoPE checkpoints: its own name, since the engine settings of paged attention do not apply."""
+    """The same for RoPE, under a name to which the settings of paged attention do not apply."""
 
 
 _FLA_TO_LLAMA = WeightsMapper(

@@ -66,14 +66,20 @@ def make_inputs(
         beta = 2 * torch.sigmoid(2 * normal(num_kv_heads, dtype=state_dtype))
     if gate:
         log_fgate = F.logsigmoid(normal(num_heads, dtype=state_dtype) + 1)
-    q, k, v = normal(num_heads, HEAD_DIM), normal(num_kv_heads, HEAD_DIM), normal(num_kv_heads, HEAD_DIM)
+    q, k, v = (
+        normal(num_heads, HEAD_DIM),
+        normal(num_kv_heads, HEAD_DIM),
+        normal(num_kv_heads, HEAD_DIM),
+    )
     return Inputs(q, k, v, w, beta, log_fgate)
 
 
 class Cache:
     """A NaN-filled pool and a shuffled block table for sequences of known lengths."""
 
-    def __init__(self, seq_lens: list[int], inputs: Inputs, *, seed: int, conv_size: int = 0) -> None:
+    def __init__(
+        self, seq_lens: list[int], inputs: Inputs, *, seed: int, conv_size: int = 0
+    ) -> None:
         self.layout = PageLayout(
             page_size=PAGE_SIZE,
             chunk_size=CHUNK_SIZE,
@@ -214,11 +220,20 @@ def test_full_pages_never_change_and_equal_those_of_any_other_cut() -> None:
                 impl="reference",
             )
             done += step
-        full = cache.block_table[0, : 2].long()
-        return [cache.pages.keys[full], cache.pages.values[full], cache.pages.gates[full], cache.pages.product[full]]
+        full = cache.block_table[0, :2].long()
+        return [
+            cache.pages.keys[full],
+            cache.pages.values[full],
+            cache.pages.gates[full],
+            cache.pages.product[full],
+        ]
 
     expected = pages_after(2 * PAGE_SIZE)
-    for steps in ([2 * PAGE_SIZE, PAGE_SIZE + 5], [1] * (2 * PAGE_SIZE + 9), [13, 40, 11, 1, 1, 34]):
+    for steps in (
+        [2 * PAGE_SIZE, PAGE_SIZE + 5],
+        [1] * (2 * PAGE_SIZE + 9),
+        [13, 40, 11, 1, 1, 34],
+    ):
         for got, want in zip(pages_after(*steps), expected, strict=True):
             torch.testing.assert_close(got, want, rtol=0, atol=1e-13)
 
@@ -242,7 +257,12 @@ def test_a_request_may_start_behind_pages_that_the_same_step_fills() -> None:
         impl="reference",
     )
     for got, tail in zip(out.split(steps), tails, strict=False):
-        whole = Inputs(*(torch.cat(pair) for pair in zip(vars(context).values(), vars(tail).values(), strict=True)))
+        whole = Inputs(
+            *(
+                torch.cat(pair)
+                for pair in zip(vars(context).values(), vars(tail).values(), strict=True)
+            )
+        )
         expected = whole.by_definition(gate_inside_scale=True)[2 * PAGE_SIZE :]
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
 
@@ -288,10 +308,14 @@ def test_short_conv_may_start_behind_a_page_that_the_same_step_fills() -> None:
 
 
 def test_bf16_pages_err_less_than_keys_rewritten_at_every_step() -> None:
-    sequence = make_inputs(12 * PAGE_SIZE, seed=11, dtype=torch.bfloat16, gate=False, num_heads=1, num_kv_heads=1)
+    sequence = make_inputs(
+        12 * PAGE_SIZE, seed=11, dtype=torch.bfloat16, gate=False, num_heads=1, num_kv_heads=1
+    )
     (out,) = run_in_steps([sequence], CUTS["one-by-one"], gate_inside_scale=True)
     expected = sequence.by_definition(gate_inside_scale=True)
-    q, k, v, w, beta = (x[:, 0].double() for x in (sequence.q, sequence.k, sequence.v, sequence.w, sequence.beta))
+    q, k, v, w, beta = (
+        x[:, 0].double() for x in (sequence.q, sequence.k, sequence.v, sequence.w, sequence.beta)
+    )
     rewritten = torch.empty_like(expected)
     for i in range(len(q)):
         k[:i] -= beta[i] * (k[:i] @ w[i])[:, None] * w[i]

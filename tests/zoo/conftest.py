@@ -1,0 +1,22 @@
+"""A small corpus and a tokenizer trained on it."""
+
+import pytest
+from tokenizers import Tokenizer
+
+from patheval.zoo import mixture
+from patheval.zoo import tokenizer as zoo_tokenizer
+from patheval.zoo.documents.corpus import Corpus
+
+VOCAB_SIZE = 600
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Corpus:
+    code = "\n".join(f"def double_{i}(x):\n    return x + x  # twice {i}\n" for i in range(200))
+    prose = " ".join(f"The boat of day {i} left at noon and came back late." for i in range(200))
+    return Corpus([code], [prose])
+
+
+@pytest.fixture(scope="session")
+def tokenizer(corpus: Corpus) -> Tokenizer:
+    return zoo_tokenizer.train(mixture.sample_texts(corpus, "test", 300, 400), VOCAB_SIZE)
