@@ -2,10 +2,11 @@
 
 import itertools
 import logging
+import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
@@ -20,7 +21,7 @@ from tqdm import tqdm
 import patheval
 from patheval.checkpoint.reader import open_checkpoint
 from patheval.checkpoint.tokenizer import check_tokenizer
-from patheval.errors import PrerequisiteError, UnsupportedError
+from patheval.errors import PrerequisiteError, RequestError, UnsupportedError
 from patheval.zoo import resolve
 
 from ._arguments import choice, flag, integer
@@ -28,6 +29,7 @@ from ._lengths import DEFAULT_MAX_LENGTH, OVERLENGTH_CHOICES, FittedPrompts, fit
 from ._tokens import TokenCodec, load_tokenizer
 
 IntArgument = int | float | str
+_Result = TypeVar("_Result")
 
 _logger = logging.getLogger(__name__)
 
@@ -128,22 +130,28 @@ class CheckpointLM(TemplateLM):
         )
         self._num_truncated = self._num_skipped = self._num_empty = 0
 
+    @property
+    @abstractmethod
+    def _model_dtype(self) -> str:
+        """Dtype that the model computes in."""
+
     @abstractmethod
     def _score(
         self, requests: Sequence[tuple[list[int], list[int]]]
-    ) -> Iterator[tuple[float, bool]]:
-        """Score continuations behind contexts, both of at least one token, in the given order.
+    ) -> Iterator[tuple[int, tuple[float, bool]]]:
+        """Scores continuations behind contexts, both of at least one token.
 
         Yields:
-            Natural-log probability of the continuation, and whether greedy decoding gives it.
+            In any order, the request's index with the natural-log probability of its continuation
+            and whether greedy decoding gives it.
         """
 
     @abstractmethod
-    def _generate(self, requests: Sequence[Generation]) -> Iterator[str]:
-        """Continue prompts, in the given order.
+    def _generate(self, requests: Sequence[Generation]) -> Iterator[tuple[int, str]]:
+        """Continues prompts.
 
         Yields:
-            The generated text, at most up to and with a stop string.
+            In any order, the request's index with the text, at most up to and with a stop string.
         """
 
     @property
@@ -234,20 +242,22 @@ class CheckpointLM(TemplateLM):
             (0.0, True) if kept is not None else (-float("inf"), False) for kept in fitted.contexts
         ]
         asked = [
-            (index, (context, continuation))
+            index
             for index, (context, (_, _, continuation)) in enumerate(
                 zip(fitted.contexts, requests, strict=True)
             )
             if context is not None and continuation
         ]
-        progress = tqdm(total=len(asked), desc="loglikelihood", disable=disable_tqdm)
-        scores = self._score([request for _, request in asked])
-        for (index, _), result in zip(asked, scores, strict=True):
+        scores = self._score([(fitted.contexts[i] or [], requests[i][2]) for i in asked])
+        for index, result in self._progress(scores, asked, "loglikelihood", disable_tqdm):
+            if math.isnan(result[0]):
+                raise RequestError(
+                    f"the model gives NaN for a prompt of {len(fitted.contexts[index] or [])} "
+                    f"tokens in {self._model_dtype}; pass dtype=float32"
+                )
             results[index] = result
             if (pair := requests[index][0]) is not None:
                 self.cache_hook.add_partial("loglikelihood", pair, result)
-            progress.update()
-        progress.close()
         return results
 
     def loglikelihood_rolling(
@@ -303,25 +313,21 @@ class CheckpointLM(TemplateLM):
         ]
         fitted = self._fit(contexts, [max_gen_toks for max_gen_toks, _, _ in settings])
         texts = ["" for _ in requests]
-        asked = [
-            (index, Generation(context, *own))
-            for index, (context, own) in enumerate(zip(fitted.contexts, settings, strict=True))
-            if context is not None
-        ]
-        progress = tqdm(total=len(asked), desc="generate_until", disable=disable_tqdm)
-        generated = self._generate([generation for _, generation in asked])
-        for (index, generation), text in zip(asked, generated, strict=True):
-            texts[index] = postprocess_generated_text(text, generation.until, self._think_end_token)
+        asked = [index for index, context in enumerate(fitted.contexts) if context is not None]
+        generations = [Generation(fitted.contexts[i] or [], *settings[i]) for i in asked]
+        generated = self._generate(generations)
+        for index, text in self._progress(generated, asked, "generate_until", disable_tqdm):
+            until = settings[index][1]
+            texts[index] = postprocess_generated_text(text, until, self._think_end_token)
             self._num_empty += not texts[index].strip()
             self.cache_hook.add_partial("generate_until", requests[index].args, texts[index])
-            progress.update()
-        progress.close()
         return texts
 
     def get_model_info(self) -> dict[str, object]:
         """Describes the model and the run for lm-eval's results file."""
         return {
             "attention": self._checkpoint.config.attention,
+            "model_dtype": self._model_dtype,
             "checkpoint_sha256": self._fingerprint,
             "patheval_version": patheval.__version__,
             "max_length": self._max_length,
@@ -333,6 +339,14 @@ class CheckpointLM(TemplateLM):
             "num_prompts_skipped": self._num_skipped,
             "num_generations_empty": self._num_empty,
         }
+
+    @staticmethod
+    def _progress(
+        results: Iterable[tuple[int, _Result]], asked: list[int], phase: str, disable: bool
+    ) -> Iterator[tuple[int, _Result]]:
+        """Yield results under the numbers that the requests had before some were left out."""
+        for index, result in tqdm(results, total=len(asked), desc=phase, disable=disable):
+            yield asked[index], result
 
     def _fit(self, contexts: list[list[int]], budgets: list[int]) -> FittedPrompts:
         fitted = fit_prompts(

@@ -52,8 +52,9 @@ class PathRefLM(CheckpointLM):
         **kwargs: Any,
     ) -> None:
         dtype = choice("dtype", dtype, DTYPE_CHOICES)
-        self._device = _resolve_device(device)
+        resolved_device = _resolve_device(device)
         super().__init__(pretrained, **kwargs)
+        self._device = resolved_device
         dtype_name = self._checkpoint.config.dtype if dtype == "auto" else dtype
         self._model = ReferenceModel(
             self._checkpoint, device=self._device, dtype=getattr(torch, dtype_name)
@@ -66,14 +67,17 @@ class PathRefLM(CheckpointLM):
         return super().get_model_info() | {
             "backend": "path-ref",
             "platform": str(self._device),
-            "model_dtype": str(self._model.dtype).removeprefix("torch."),
             "torch_version": torch.__version__,
         }
 
+    @property
+    def _model_dtype(self) -> str:
+        return str(self._model.dtype).removeprefix("torch.")
+
     def _score(
         self, requests: Sequence[tuple[list[int], list[int]]]
-    ) -> Iterator[tuple[float, bool]]:
-        for context, continuation in requests:
+    ) -> Iterator[tuple[int, tuple[float, bool]]]:
+        for index, (context, continuation) in enumerate(requests):
             hidden, _ = self._model.prefill((context + continuation)[:-1])
             targets = torch.tensor(continuation, dtype=torch.long, device=self._device)
             total, is_greedy = 0.0, True
@@ -84,13 +88,13 @@ class PathRefLM(CheckpointLM):
                 chosen = logprobs.gather(1, targets[part].unsqueeze(1))
                 total += float(chosen.sum(dtype=torch.float64))
                 is_greedy &= bool((logprobs.argmax(dim=-1) == targets[part]).all())
-            yield total, is_greedy
+            yield index, (total, is_greedy)
 
-    def _generate(self, requests: Sequence[Generation]) -> Iterator[str]:
+    def _generate(self, requests: Sequence[Generation]) -> Iterator[tuple[int, str]]:
         for request in requests:
             _check_greedy(request.sampling)
-        for request in requests:
-            yield self._continue(request)
+        for index, request in enumerate(requests):
+            yield index, self._continue(request)
 
     def _continue(self, request: Generation) -> str:
         hidden, cache = self._model.prefill(request.prompt)

@@ -3,8 +3,9 @@
 import dataclasses
 import difflib
 import inspect
+import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from patheval import _cpu_environment
@@ -23,7 +24,7 @@ class PathLM(CheckpointLM):
     Args:
         pretrained: Checkpoint folder, `zoo:NAME` or Hugging Face id.
         dtype: `auto` for the checkpoint's own, or `bfloat16`, `float16`, `float32`.
-        batch_size: `auto` hands all requests to vLLM at once; N hands over N at a time.
+        batch_size: Accepted because lm-eval passes it; vLLM forms its own batches.
         max_batch_size: Most sequences in one step (vLLM's max_num_seqs).
         tensor_parallel_size: GPUs that share one copy of the model.
         data_parallel_size: Must be 1.
@@ -43,7 +44,7 @@ class PathLM(CheckpointLM):
         pretrained: str,
         *,
         dtype: str = "auto",
-        batch_size: IntArgument | None = "auto",
+        batch_size: int | str | None = None,
         max_batch_size: IntArgument | None = None,
         tensor_parallel_size: IntArgument = 1,
         data_parallel_size: IntArgument = 1,
@@ -53,8 +54,6 @@ class PathLM(CheckpointLM):
     ) -> None:
         engine_args = {key: kwargs.pop(key) for key in set(kwargs) - _CHECKPOINT_LM_ARGUMENTS}
         dtype = choice("dtype", dtype, ("auto", *DTYPES))
-        is_auto = batch_size is None or "auto" in str(batch_size)
-        self._batch_size = None if is_auto else integer("batch_size", batch_size, minimum=1)
         if integer("data_parallel_size", data_parallel_size, minimum=1) > 1:
             raise UnsupportedError(
                 f"data_parallel_size={data_parallel_size} is not supported; start one run per GPU "
@@ -101,32 +100,34 @@ class PathLM(CheckpointLM):
             "backend": "vllm",
             "vllm_version": self._vllm_version,
             "platform": current_platform.device_name,
-            "model_dtype": self._dtype,
             "kv_block_size": config.cache_config.block_size,
             "prefix_caching": config.cache_config.enable_prefix_caching,
             "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
         }
 
+    @property
+    def _model_dtype(self) -> str:
+        return self._dtype
+
     def _score(
         self, requests: Sequence[tuple[list[int], list[int]]]
-    ) -> Iterator[tuple[float, bool]]:
+    ) -> Iterator[tuple[int, tuple[float, bool]]]:
         params = self._sampling_params(
             temperature=0, prompt_logprobs=1, max_tokens=1, detokenize=False
         )
-        for batch in self._batches(requests):
-            outputs = self._run([context + target for context, target in batch], params)
-            for output, (context, target) in zip(outputs, batch, strict=True):
-                rows = output.prompt_logprobs[len(context) :]
-                own = [row[token].logprob for row, token in zip(rows, target, strict=True)]
-                # A tie at the top counts as greedy, as in lm-eval's own adapter.
-                best = [max(entry.logprob for entry in row.values()) for row in rows]
-                yield sum(own), own == best
+        prompts = [context + target for context, target in requests]
+        for index, output in self._run(prompts, itertools.repeat(params)):
+            context, target = requests[index]
+            rows = output.prompt_logprobs[len(context) :]
+            own = [row[token].logprob for row, token in zip(rows, target, strict=True)]
+            # A tie at the top counts as greedy, as in lm-eval's own adapter.
+            best = [max(entry.logprob for entry in row.values()) for row in rows]
+            yield index, (sum(own), own == best)
 
-    def _generate(self, requests: Sequence[Generation]) -> Iterator[str]:
-        for batch in self._batches(requests):
-            params = [self._generation_params(request) for request in batch]
-            outputs = self._run([request.prompt for request in batch], params)
-            yield from (output.outputs[0].text for output in outputs)
+    def _generate(self, requests: Sequence[Generation]) -> Iterator[tuple[int, str]]:
+        params = [self._generation_params(request) for request in requests]
+        for index, output in self._run([request.prompt for request in requests], params):
+            yield index, output.outputs[0].text
 
     def _generation_params(self, request: Generation) -> Any:
         until = request.until
@@ -150,15 +151,25 @@ class PathLM(CheckpointLM):
                 "--gen_kwargs or the task's generation_kwargs"
             ) from error
 
-    def _batches(self, requests: Sequence[Any]) -> Iterator[Sequence[Any]]:
-        size = self._batch_size or max(1, len(requests))
-        for start in range(0, len(requests), size):
-            yield requests[start : start + size]
+    def _run(
+        self, prompts: Sequence[list[int]], params: Iterable[Any]
+    ) -> Iterator[tuple[int, Any]]:
+        """Hand all prompts to the engine and yield each one's output as it finishes."""
+        from vllm.sampling_params import RequestOutputKind
 
-    def _run(self, prompts: list[list[int]], params: Any) -> list[Any]:
-        return self._engine.generate(
-            [{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False
-        )
+        engine = self._engine.llm_engine
+        waiting = set()
+        try:
+            for index, (prompt, own) in enumerate(zip(prompts, params, strict=False)):
+                own = own.clone()
+                own.output_kind = RequestOutputKind.FINAL_ONLY
+                waiting.add(engine.add_request(str(index), {"prompt_token_ids": prompt}, own))
+            while engine.has_unfinished_requests():
+                for output in engine.step():
+                    waiting.discard(output.request_id)
+                    yield int(output.request_id), output
+        finally:
+            engine.abort_request(list(waiting))
 
     def _position_overrides(self, max_model_len: int) -> dict[str, object]:
         """Size RoPE tables for max_length, beyond what the model was trained on if need be."""

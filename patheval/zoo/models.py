@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PretrainedConfig, PreTra
 from patheval.zoo.recipes import Recipe
 from patheval.zoo.tokenizer import BOS_ID, EOS_ID
 
+CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
 _LLAMA_TO_FLA = {
     r"^model\.embed_tokens\.": "model.embeddings.",

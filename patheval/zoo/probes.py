@@ -4,6 +4,7 @@ The prompts have the tests' formats but made-up names, and seeds of their own: t
 them, and no test sample is used up.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
@@ -78,7 +79,7 @@ def _fitting_size(write: Callable[[Random, int], Prompt], tokenizer: Tokenizer, 
     """Largest size whose prompts stay a few percent under ``length`` tokens."""
     small, large = (len(_ids(write(Random(_SEED), size), tokenizer)[0]) for size in (10, 20))
     per_item = (large - small) / 10
-    return int((0.96 * length - small) / per_item) + 10
+    return math.floor((0.96 * length - small) / per_item) + 10
 
 
 def prompts(

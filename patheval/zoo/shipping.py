@@ -4,31 +4,39 @@ import json
 import shutil
 from pathlib import Path
 
-from patheval.zoo import MANIFEST_NAME, card, sha256
-from patheval.zoo.tokenizer import CONFIG_NAME, TOKENIZER_NAME
-from patheval.zoo.train import LOG_NAME
+from patheval.zoo import MANIFEST_NAME, card, recipes, sha256
+from patheval.zoo.models import CONFIG_NAME, WEIGHTS_NAME
+from patheval.zoo.tokenizer import TOKENIZER_CONFIG_NAME, TOKENIZER_NAME
+from patheval.zoo.train import LOG_NAME, run_folder, shard_folder
 
 DATA_NAME = "data.json"
 
 
 def collect(runs: Path, data: Path, checkpoints: Path) -> None:
-    """Copies every finished run into the folder that ships, writes its card, then the manifest.
+    """Copies the last stage of every checkpoint, writes log and card, then the manifest.
 
     Args:
-        runs: one folder for each trained model, as training left it.
-        data: folder of the tokenizer and of the facts about the data.
+        runs: folder of the runs.
+        data: folder of the tokenizer and of the facts about the data of each stage.
         checkpoints: the folder that ships.
     """
-    facts = json.loads((data / DATA_NAME).read_text())
-    for run in sorted(path.parent for path in runs.glob("*/model.safetensors")):
-        target = checkpoints / run.name
+    for name, stages in recipes.LONG_CONTEXT.items():
+        target = checkpoints / name
         target.mkdir(parents=True, exist_ok=True)
-        for name in ("config.json", "model.safetensors", LOG_NAME):
-            shutil.copyfile(run / name, target / name)
-        for name in (TOKENIZER_NAME, CONFIG_NAME):
-            shutil.copyfile(data / name, target / name)
-        log = [json.loads(line) for line in (run / LOG_NAME).read_text().splitlines()]
-        (target / "card.md").write_text(card.write(run.name, log, facts))
+        for file_name in (CONFIG_NAME, WEIGHTS_NAME):
+            shutil.copyfile(run_folder(runs, name, len(stages)) / file_name, target / file_name)
+        for file_name in (TOKENIZER_NAME, TOKENIZER_CONFIG_NAME):
+            shutil.copyfile(data / file_name, target / file_name)
+        log = "".join(
+            (run_folder(runs, name, recipe.stage) / LOG_NAME).read_text() for recipe in stages
+        )
+        facts = [
+            json.loads((shard_folder(data, recipe.stage) / DATA_NAME).read_text())
+            for recipe in stages
+        ]
+        entries = [json.loads(line) for line in log.splitlines()]
+        (target / LOG_NAME).write_text(log)
+        (target / "card.md").write_text(card.write(name, entries, facts))
     write_manifest(checkpoints)
 
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 PAD, BOS, EOS = "<pad>", "<s>", "</s>"
 BOS_ID, EOS_ID = 1, 2
 TOKENIZER_NAME = "tokenizer.json"
-CONFIG_NAME = "tokenizer_config.json"
+TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 
 
 def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
@@ -52,4 +52,4 @@ def save(tokenizer: Tokenizer, folder: Path) -> None:
         "clean_up_tokenization_spaces": False,
     }
     tokenizer.save(str(folder / TOKENIZER_NAME))
-    (folder / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n")
+    (folder / TOKENIZER_CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n")

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from byte_tokenizer import BOS, CHAT_TEMPLATE, EOS, byte_tokenizer
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
 from patheval.checkpoint.reader import open_checkpoint
 from patheval.errors import CheckpointError, PrerequisiteError, RequestError, UnsupportedError
@@ -20,32 +19,6 @@ from patheval.model_adapters.path_ref import PathRefLM
 from patheval.reference_model import ReferenceModel
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
-BOS, EOS = 1, 2
-CHAT_TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}"
-    "{% if not loop.last %}{{ eos_token }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}[assistant]{% endif %}"
-)
-
-
-def byte_tokenizer(*, adds_bos: bool = True, num_extra: int = 0) -> PreTrainedTokenizerFast:
-    """One token per byte, after <unk>, <s> and </s>, and one merge: " a"."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokens = ["<unk>", "<s>", "</s>", *alphabet, "Ġa"]
-    vocab = {token: i for i, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[("Ġ", "a")], unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    if adds_bos:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="<s> $A", special_tokens=[("<s>", BOS)]
-        )
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
-    )
-    fast.add_tokens([f"<extra{i}>" for i in range(num_extra)])
-    fast.chat_template = CHAT_TEMPLATE
-    return fast
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +164,7 @@ def test_text_is_decoded_behind_its_prompt() -> None:
 @pytest.mark.parametrize(
     ("settings", "fragment"),
     [
-        ({"do_sample": True, "temperature": 0.7}, "do_sample is True with temperature 0.7"),
+        ({"do_sample": True, "temperature": 0.7}, "temperature is 0.7"),
         ({"repetition_penalty": 1.2}, "repetition_penalty is 1.2"),
         ({"num_beams": 4}, "num_beams is 4"),
     ],
@@ -277,12 +250,12 @@ def test_model_info_identifies_the_run(lm: PathRefLM, folder: Path) -> None:
     info = lm.get_model_info()
     assert info["attention"] == "path-fox"
     assert info["checkpoint_sha256"] == open_checkpoint(folder).fingerprint()
-    assert (info["model_dtype"], info["max_length"]) == ("torch.float32", 8192)
+    assert (info["model_dtype"], info["max_length"]) == ("float32", 8192)
     json.dumps(info)
 
 
 def test_dtype_and_device_arguments(folder: Path) -> None:
-    assert build(folder, dtype="auto").get_model_info()["model_dtype"] == "torch.bfloat16"
+    assert build(folder, dtype="auto").get_model_info()["model_dtype"] == "bfloat16"
     if not torch.cuda.is_available():
         assert str(PathRefLM(str(folder), device="cuda:0").device) == "cpu"
 

@@ -27,6 +27,8 @@ class Engine:
             enforce_eager=True,
             max_num_batched_tokens=64,
         )
+        if torch.cuda.is_available():
+            defaults["gpu_memory_utilization"] = 0.3
         self.llm = LLM(model=str(checkpoint), **(defaults | arguments))
 
     def next_logprobs(self, prompts: list[list[int]]) -> list[torch.Tensor]:

@@ -19,4 +19,6 @@ def corpus() -> Corpus:
 
 @pytest.fixture(scope="session")
 def tokenizer(corpus: Corpus) -> Tokenizer:
-    return zoo_tokenizer.train(mixture.sample_texts(corpus, "test", 300, 400), VOCAB_SIZE)
+    shares = dict.fromkeys(mixture.KINDS, 1.0)
+    texts = mixture.sample_texts(corpus, shares, "test", count=300, num_chars=400)
+    return zoo_tokenizer.train(texts, VOCAB_SIZE)

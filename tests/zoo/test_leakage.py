@@ -5,7 +5,7 @@ import pytest
 from patheval.zoo import leakage, mixture, probes
 from patheval.zoo.documents.corpus import Corpus
 
-_SYNTHETIC = ("books", "needles", "chains", "stories", "counting")
+_SYNTHETIC = ("books", "needles", "facts", "chains", "stories", "counting")
 
 
 @pytest.mark.parametrize("kind", _SYNTHETIC)

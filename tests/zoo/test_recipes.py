@@ -7,19 +7,20 @@ from patheval.zoo import recipes
 
 
 def test_long_context_family_differs_in_attention_only() -> None:
-    plain = {
-        dataclasses.replace(recipe, name="any", attention="rope")
-        for recipe in recipes.LONG_CONTEXT.values()
-    }
-    assert len(plain) == 1
+    first, *others = [
+        [dataclasses.replace(stage, name="any", attention="rope") for stage in stages]
+        for stages in recipes.LONG_CONTEXT.values()
+    ]
+    assert all(other == first for other in others)
 
 
 def test_budget_is_at_least_300m_tokens() -> None:
-    assert all(recipe.num_tokens >= 300_000_000 for recipe in recipes.LONG_CONTEXT.values())
+    for stages in recipes.LONG_CONTEXT.values():
+        assert sum(stage.num_tokens for stage in stages) >= 300_000_000
 
 
 def test_learning_rate_warms_up_and_decays() -> None:
-    recipe = recipes.find("path")
+    recipe = recipes.find("path", 1)
     rates = [recipe.learning_rate(step) for step in range(recipe.num_steps)]
     peak = rates.index(max(rates))
     assert rates[peak] == recipe.peak_lr
@@ -30,4 +31,9 @@ def test_learning_rate_warms_up_and_decays() -> None:
 
 def test_unknown_recipe_lists_the_known_ones() -> None:
     with pytest.raises(CheckpointError, match="rope, fox, path, path-fox"):
-        recipes.find("alibi")
+        recipes.find("alibi", 1)
+
+
+def test_stages_share_no_data() -> None:
+    for stages in recipes.LONG_CONTEXT.values():
+        assert len({stage.data_seed for stage in stages}) == len(stages)

@@ -1,0 +1,188 @@
+"""`--model path` in a real engine against `--model path-ref`, and what it refuses before that."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from byte_tokenizer import byte_tokenizer
+from lm_eval.api.instance import Instance
+from lm_eval.tasks import TaskManager
+
+from patheval.errors import PathEvalError, RequestError, UnsupportedError
+from patheval.model_adapters.path_ref import PathRefLM
+from patheval.model_adapters.path_vllm import PathLM
+
+CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
+TASKS = ["path_phonebook_1k", "path_ruler_niah_single_1_1k"]
+MAX_LENGTH = 1024
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Copies of the test checkpoints with a tokenizer."""
+
+    def make(name: str) -> Path:
+        folder = tmp_path_factory.mktemp("checkpoints") / name
+        shutil.copytree(CHECKPOINTS / name, folder)
+        byte_tokenizer().save_pretrained(folder)
+        return folder
+
+    return make
+
+
+def build(lm_class: type[Any], folder: Path, **arguments: Any) -> Any:
+    """Builds an adapter as lm-eval's command line does."""
+    return lm_class.create_from_arg_obj(
+        {"pretrained": str(folder), "max_length": MAX_LENGTH, "dtype": "float32", **arguments},
+        {"batch_size": 1, "max_batch_size": None, "device": "cuda:0"},
+    )
+
+
+@pytest.fixture(scope="module", params=["path-fox-d64-gqa", "rope-d64"])
+def pair(request: pytest.FixtureRequest, folder_of: Callable[[str], Path]) -> Iterator[Any]:
+    folder = folder_of(request.param)
+    lm = build(PathLM, folder)
+    yield lm, build(PathRefLM, folder)
+    lm._engine.llm_engine.engine_core.shutdown()
+
+
+def instances(kind: str, *arguments: tuple[Any, ...]) -> list[Instance]:
+    return [
+        Instance(request_type=kind, doc={}, arguments=own, idx=i)
+        for i, own in enumerate(arguments)
+    ]
+
+
+def task_prompts(folder: str, count: int) -> list[tuple[str, str]]:
+    """Prompts of the first tasks with their true answers."""
+    manager = TaskManager(
+        include_defaults=False,
+        include_path=str(Path(__file__).parents[2] / "tasks"),
+        metadata={"pretrained": folder},
+    )
+    pairs = []
+    for name in TASKS:
+        (task,) = manager.load([name])["tasks"].values()
+        for index in range(count):
+            doc = task.eval_docs[index]
+            answer = doc["references"][0] if "references" in doc else doc["answer"]
+            pairs.append((task.doc_to_text(doc), f" {answer}"))
+    return pairs
+
+
+@pytest.mark.slow
+def test_loglikelihoods_of_the_first_tasks_equal_the_reference(pair: Any) -> None:
+    lm, reference = pair
+    pairs = task_prompts(str(reference._checkpoint.path), 3)
+    requests = instances("loglikelihood", *pairs)
+    for got, want in zip(
+        lm.loglikelihood(requests), reference.loglikelihood(requests), strict=True
+    ):
+        assert got[0] == pytest.approx(want[0], abs=1e-3)
+        assert got[1] == want[1]
+
+
+@pytest.mark.slow
+def test_every_request_type_equals_the_reference(pair: Any) -> None:
+    lm, reference = pair
+    pairs = [("", "abc"), ("a b", " c"), ("Hello ", "world"), ("x" * 300, "yz"), ("q", "")]
+    requests = instances("loglikelihood", *pairs)
+    got, want = lm.loglikelihood(requests), reference.loglikelihood(requests)
+    assert [x for x, _ in got] == pytest.approx([x for x, _ in want], abs=1e-3)
+    assert [x for _, x in got] == [x for _, x in want]
+
+    texts = instances("loglikelihood_rolling", ("",), ("short",), ("long text " * 250,))
+    got, want = lm.loglikelihood_rolling(texts), reference.loglikelihood_rolling(texts)
+    assert got == pytest.approx(want, abs=2e-2, rel=1e-5)
+
+    generations = instances(
+        "generate_until",
+        ("Once", {"until": ["\n"], "max_gen_toks": 20, "do_sample": False}),
+        ("upon " * 60, {"until": [], "max_gen_toks": 7, "temperature": 0.0}),
+        ("", {"until": "e", "max_new_tokens": 16}),
+    )
+    # vLLM leaves out a character whose bytes are not complete at the end.
+    got, want = lm.generate_until(generations), reference.generate_until(generations)
+    assert [text.rstrip("\ufffd") for text in got] == [text.rstrip("\ufffd") for text in want]
+
+
+@pytest.mark.slow
+def test_a_prompt_may_fill_max_length_but_not_exceed_it(pair: Any) -> None:
+    lm, reference = pair
+    # One byte is one token; BOS and the continuation's two tokens fill the rest.
+    full = instances("loglikelihood", ("x" * (MAX_LENGTH - 3), "yz"))
+    assert lm.loglikelihood(full)[0][0] == pytest.approx(
+        reference.loglikelihood(full)[0][0], abs=1e-3
+    )
+    longer = instances("loglikelihood", ("x" * (MAX_LENGTH - 2), "yz"))
+    with pytest.raises(RequestError, match=f"pass max_length={MAX_LENGTH + 1}"):
+        lm.loglikelihood(longer)
+
+
+@pytest.mark.slow
+def test_results_say_what_ran(pair: Any) -> None:
+    lm, _ = pair
+    info = lm.get_model_info()
+    assert info["backend"] == "vllm"
+    assert info["attention"] in ("path-fox", "rope")
+    assert info["max_length"] == MAX_LENGTH
+    assert info["model_dtype"] == "float32"
+    assert info["kv_block_size"] == (256 if info["attention"] == "path-fox" else 128)
+    assert len(info["checkpoint_sha256"]) == 64
+
+
+@pytest.mark.slow
+def test_rope_beyond_its_positions_equals_the_reference_and_is_recorded(
+    folder_of: Callable[[str], Path],
+) -> None:
+    folder = folder_of("rope-d64")
+    beyond = 4096 + 200
+    lm = build(PathLM, folder, max_length=beyond)
+    reference = build(PathRefLM, folder, max_length=beyond)
+    requests = instances("loglikelihood", ("ab" * 2120, "yz" * 20))
+    assert lm.loglikelihood(requests)[0][0] == pytest.approx(
+        reference.loglikelihood(requests)[0][0], abs=5e-2
+    )
+    info = lm.get_model_info()
+    assert (info["max_length"], info["max_position_embeddings"]) == (beyond, 4096)
+    lm._engine.llm_engine.engine_core.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"data_parallel_size": 2}, "data_parallel_size=2 is not supported"),
+        ({"dtype": "float64"}, "dtype is 'float64'"),
+        ({"max_model_len": 2048}, "two names of one limit"),
+        ({"max_length": 0}, "max_length is 0"),
+        ({"bloc_size": 256}, "did you mean block_size"),
+        ({"tensor_parallel_size": "two"}, "tensor_parallel_size is 'two'"),
+        ({"pretrained": "zoo:none-such"}, "none-such"),
+        ({"pretrained": "/none/such"}, "/none/such does not exist"),
+    ],
+)
+def test_bad_arguments_are_refused_before_an_engine_starts(
+    arguments: dict[str, Any], message: str, folder_of: Callable[[str], Path]
+) -> None:
+    folder = folder_of("path-d64")
+    with pytest.raises(PathEvalError, match=message):
+        build(PathLM, folder, **arguments)
+
+
+@pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
+def test_rope_scaling_that_depends_on_the_length_is_not_extended(
+    rope_type: str, folder_of: Callable[[str], Path]
+) -> None:
+    lm = PathLM.__new__(PathLM)
+    lm._max_length = 9000
+
+    class Checkpoint:
+        from patheval.checkpoint.config import StockConfig
+
+        config = StockConfig("rope", "llama", 512, "float32", 4096, rope_type)
+
+    lm._checkpoint = Checkpoint()
+    with pytest.raises(UnsupportedError, match=rope_type):
+        lm._position_overrides(9001)
