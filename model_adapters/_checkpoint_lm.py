@@ -22,11 +22,11 @@ import patheval
 from patheval.checkpoint.reader import open_checkpoint
 from patheval.checkpoint.tokenizer import check_tokenizer
 from patheval.errors import PrerequisiteError, RequestError, UnsupportedError
+from patheval.tokenization import TokenCodec, load_tokenizer
 from patheval.zoo import resolve
 
 from ._arguments import choice, flag, integer
 from ._lengths import DEFAULT_MAX_LENGTH, OVERLENGTH_CHOICES, FittedPrompts, fit_prompts
-from ._tokens import TokenCodec, load_tokenizer
 
 IntArgument = int | float | str
 _Result = TypeVar("_Result")
@@ -58,6 +58,8 @@ class CheckpointLM(TemplateLM):
         pretrained: Checkpoint folder, `zoo:NAME` or Hugging Face id.
         revision: Branch, tag or commit of a Hugging Face id.
         tokenizer: Folder or Hugging Face id; by default the checkpoint's.
+        tokenizer_revision: Branch, tag or commit of the tokenizer's Hugging Face id.
+        trust_remote_code: Let transformers run code that comes with the tokenizer.
         max_length: Limit of prompt and continuation together, in tokens; 8192 by default, for every
             attention kind and whatever the checkpoint's config states.
         max_model_len: Another name of max_length.
@@ -81,6 +83,8 @@ class CheckpointLM(TemplateLM):
         *,
         revision: str | None = None,
         tokenizer: str | None = None,
+        tokenizer_revision: str | None = None,
+        trust_remote_code: bool | str = False,
         max_length: IntArgument | None = None,
         max_model_len: IntArgument | None = None,
         max_gen_toks: IntArgument = 256,
@@ -112,8 +116,13 @@ class CheckpointLM(TemplateLM):
         # Reads every weight, so that NaN is found before an engine is started.
         self._fingerprint = self._checkpoint.fingerprint()
         vocab_size = self._checkpoint.config.vocab_size
-        self._tokenizer_source = tokenizer or str(self._checkpoint.path)
-        self.tokenizer = load_tokenizer(self._tokenizer_source)
+        self._tokenizer_source = resolve(tokenizer) if tokenizer else str(self._checkpoint.path)
+        self._trust_remote_code = flag("trust_remote_code", trust_remote_code)
+        self.tokenizer = load_tokenizer(
+            self._tokenizer_source,
+            tokenizer_revision,
+            trust_remote_code=self._trust_remote_code,
+        )
         check_tokenizer(self.tokenizer, vocab_size, self._tokenizer_source)
         prefix = None
         if prefix_token_id is not None:

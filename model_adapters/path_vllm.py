@@ -84,6 +84,8 @@ class PathLM(CheckpointLM):
         self._engine = vllm.LLM(
             model=str(self._checkpoint.path),
             tokenizer=self._tokenizer_source,
+            tokenizer_revision=kwargs.get("tokenizer_revision"),
+            trust_remote_code=self._trust_remote_code,
             dtype=self._dtype,
             max_model_len=max_model_len,
             tensor_parallel_size=integer("tensor_parallel_size", tensor_parallel_size, minimum=1),

@@ -43,12 +43,14 @@ def prepare() -> None:
 
 def defaults() -> dict[str, str]:
     """Return the settings for the installed vLLM, by environment variable."""
-    settings = {"VLLM_NO_USAGE_STATS": "1"}
+    settings = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
     if is_cpu():
         # Left to itself, the CPU worker wants nearly all of the memory to be free.
         settings["VLLM_CPU_KVCACHE_SPACE"] = str(_kv_cache_gib())
         # Compiling the sampler for the CPU takes longer than an evaluation gains from it.
         settings["TORCHDYNAMO_DISABLE"] = "1"
+        # An engine process of its own starts 20 s later and gains nothing here.
+        settings["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     elif find_spec("flashinfer") is None:
         settings["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
     return settings

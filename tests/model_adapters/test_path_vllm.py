@@ -50,8 +50,7 @@ def pair(request: pytest.FixtureRequest, folder_of: Callable[[str], Path]) -> It
 
 def instances(kind: str, *arguments: tuple[Any, ...]) -> list[Instance]:
     return [
-        Instance(request_type=kind, doc={}, arguments=own, idx=i)
-        for i, own in enumerate(arguments)
+        Instance(request_type=kind, doc={}, arguments=own, idx=i) for i, own in enumerate(arguments)
     ]
 
 

@@ -6,7 +6,7 @@ Plain numbers never have 7 or 10 digits: those lengths belong to the RULER and P
 from collections.abc import Callable
 from random import Random
 
-DIGIT_COUNTS = (3, 4, 5, 6, 8, 9, 11, 12, 13)
+_DIGIT_COUNTS = (3, 4, 5, 6, 8, 9, 11, 12, 13)
 
 Maker = Callable[[], str]
 
@@ -116,7 +116,7 @@ def unique_keys(rng: Random, count: int, vocabulary: list[str]) -> list[str]:
 
 def number_maker(rng: Random) -> Maker:
     """A maker of plain numbers of one length."""
-    count = rng.choice(DIGIT_COUNTS)
+    count = rng.choice(_DIGIT_COUNTS)
     return lambda: digits(rng, count)
 
 

@@ -1,4 +1,4 @@
-"""Text to token ids and back, alike for every adapter."""
+"""Text to token ids and back, alike for every adapter and task."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -9,34 +9,51 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBas
 
 from patheval.checkpoint.config import STOCK_MODEL_TYPES
 from patheval.errors import PrerequisiteError, UnsupportedError
+from patheval.zoo import resolve
 
 # As many prompt tokens as vLLM's detokenizer starts from.
 _NUM_TOKENS_BEFORE_TEXT = 5
 
 
-def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
+_PROBE = "The sky is blue. "
+
+
+def load_tokenizer(
+    source: str | Path, revision: str | None = None, *, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
     """Loads a tokenizer, without transformers' guess from a model type that it does not know.
 
     Args:
-        source: Folder or Hugging Face id.
+        source: Folder, `zoo:NAME` or Hugging Face id.
+        revision: Branch, tag or commit of a Hugging Face id.
+        trust_remote_code: Let transformers run code that comes with the tokenizer.
 
     Raises:
-        PrerequisiteError: There is no tokenizer that transformers can load.
+        CheckpointError: `zoo:NAME` names no shipped checkpoint.
+        PrerequisiteError: There is no tokenizer that transformers can load, or it is empty.
     """
-    options: dict[str, Any] = {}
+    source = resolve(str(source))
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     config_path = Path(source) / "config.json"
     if config_path.is_file():
         model_type = json.loads(config_path.read_text(encoding="utf-8")).get("model_type")
         if model_type not in STOCK_MODEL_TYPES:
             options["config"] = PreTrainedConfig()
     try:
-        return AutoTokenizer.from_pretrained(str(source), **options)
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except (OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise PrerequisiteError(
             f"no tokenizer could be loaded from {source} ({reason}); put tokenizer.json and "
             "tokenizer_config.json there, or pass tokenizer=FOLDER_OR_ID in --model_args"
         ) from error
+    # transformers makes an empty tokenizer from a folder that holds no more than a config.json.
+    if not tokenizer(_PROBE, add_special_tokens=False)["input_ids"]:
+        raise PrerequisiteError(
+            f"the tokenizer of {source} has no tokens for English text; put tokenizer.json and "
+            "tokenizer_config.json there, or pass tokenizer=FOLDER_OR_ID in --model_args"
+        )
+    return tokenizer
 
 
 class TokenCodec:
