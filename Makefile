@@ -5,13 +5,13 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 SOURCES := patheval tasks model_adapters tests setup.py
 
-DEMO_CHECKPOINT ?= patheval/zoo/checkpoints/path-fox
+DEMO_CHECKPOINT ?= zoo:path-fox
 DEMO_TASKS ?= path_phonebook_1k,path_ruler_niah_single_1_1k
 DEMO_LIMIT ?= 8
 
 demo: $(INSTALLED)  ## Evaluate a small shipped checkpoint and print its scores
-	HF_HUB_OFFLINE=1 $(BIN)/lm_eval --model path --model_args pretrained=$(DEMO_CHECKPOINT) \
-		--tasks $(DEMO_TASKS) --limit $(DEMO_LIMIT)
+	HF_HUB_OFFLINE=1 $(BIN)/lm_eval --model path --tasks $(DEMO_TASKS) --limit $(DEMO_LIMIT) \
+		--model_args pretrained=$(DEMO_CHECKPOINT),dtype=float32
 
 test: $(INSTALLED)  ## Run all tests that this machine can run
 	$(BIN)/pytest

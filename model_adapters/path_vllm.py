@@ -176,20 +176,23 @@ class PathLM(CheckpointLM):
     def _position_overrides(self, max_model_len: int) -> dict[str, object]:
         """Size RoPE tables for max_length, beyond what the model was trained on if need be."""
         config = self._checkpoint.config
-        if config.attention != "rope" or max_model_len <= (config.max_position_embeddings or 0):
+        stated = config.max_position_embeddings
+        if config.attention != "rope" or (stated is not None and max_model_len <= stated):
             return {}
         if isinstance(config, StockConfig) and config.rope_type not in _EXTENDABLE_ROPE_TYPES:
             raise UnsupportedError(
-                f"max_length={self._max_length} exceeds max_position_embeddings="
-                f"{config.max_position_embeddings}, and rope_type '{config.rope_type}' would "
-                "change with it; pass a smaller max_length"
+                f"max_length={self._max_length} takes {max_model_len} positions, the last for the "
+                f"token that vLLM generates behind a prompt, but max_position_embeddings is "
+                f"{stated}, and rope_type '{config.rope_type}' would change with it; pass a "
+                "smaller max_length"
             )
-        _logger.warning(
-            "max_length=%d is beyond the max_position_embeddings=%s that the checkpoint states; "
-            "the rotary tables are extended",
-            self._max_length,
-            config.max_position_embeddings,
-        )
+        if stated is not None and self._max_length > stated:
+            _logger.warning(
+                "max_length=%d is beyond the checkpoint's max_position_embeddings=%d; the rotary "
+                "tables are extended",
+                self._max_length,
+                stated,
+            )
         return {"max_position_embeddings": max_model_len}
 
 

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from patheval.checkpoint.config import ModelConfig, StockConfig, read_config
 from patheval.checkpoint.header import TensorEntry, load_json_object, read_header
 from patheval.checkpoint.layout import Ledger
-from patheval.checkpoint.weights import map_weights
+from patheval.checkpoint.weights import finite, map_weights
 from patheval.errors import CheckpointError, PrerequisiteError, UnsupportedError
 
 CONFIG_NAME = "config.json"
@@ -68,7 +68,7 @@ class Checkpoint:
             CheckpointError: As `weights.map_weights`.
         """
         if isinstance(self.config, StockConfig):
-            return self._stored_tensors()
+            return finite(self._stored_tensors(), str(self.path))
         return map_weights(self.config, self._stored_tensors(), str(self.path))
 
     def check_finite(self) -> None:

@@ -30,10 +30,9 @@ def map_weights(
     """
     ledger = Ledger(config, source)
     tied: dict[str, torch.Tensor] = {}
-    for name, tensor in weights:
+    for name, tensor in finite(weights, source):
         dtype = str(tensor.dtype).removeprefix("torch.")
         parts = ledger.claim(name, tuple(tensor.shape), dtype)
-        _check_finite(name, tensor, source)
         if config.tie_word_embeddings and name in (EMBEDDINGS, LM_HEAD):
             tied[name] = tensor
             if len(tied) == 2:
@@ -45,13 +44,26 @@ def map_weights(
     ledger.finish()
 
 
-def _check_finite(name: str, tensor: torch.Tensor, source: str) -> None:
-    num_bad = tensor.numel() - int(torch.isfinite(tensor).sum())
-    if num_bad:
-        raise CheckpointError(
-            f"{name} in {source} holds {num_bad} NaN or infinite values of {tensor.numel()}; "
-            "export the checkpoint again from an earlier training step"
-        )
+def finite(
+    weights: Iterable[tuple[str, torch.Tensor]], source: str
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields tensors as they are, each after a look at every value.
+
+    Args:
+        weights: Pairs of name and tensor.
+        source: Where they come from, for messages.
+
+    Raises:
+        CheckpointError: A floating-point tensor holds NaN or infinity.
+    """
+    for name, tensor in weights:
+        num_bad = tensor.numel() - int(torch.isfinite(tensor).sum())
+        if num_bad:
+            raise CheckpointError(
+                f"{name} in {source} holds {num_bad} NaN or infinite values of {tensor.numel()}; "
+                "export the checkpoint again from an earlier training step"
+            )
+        yield name, tensor
 
 
 def _check_tied(embeddings: torch.Tensor, lm_head: torch.Tensor, source: str) -> None:

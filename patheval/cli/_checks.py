@@ -200,11 +200,7 @@ def _plugin() -> Iterator[_Line]:
 
 
 def _kernels() -> Iterator[_Line]:
-    impls = import_module("patheval.kernels").available_impls()
-    if _gpus() and "triton" not in impls:
-        yield "warn", f"{', '.join(impls)}; no triton on a machine with a GPU", "pip install triton"
-    else:
-        yield "ok", ", ".join(impls), ""
+    yield "ok", ", ".join(import_module("patheval.kernels").available_impls()), ""
 
 
 def _hub() -> Iterator[_Line]:

@@ -16,7 +16,7 @@ def register() -> None:
     from vllm import ModelRegistry
     from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 
-    from patheval.vllm_plugin.config_hooks import PagedAttentionConfig
+    from patheval.vllm_plugin.config_hooks import PagedAttentionConfig, RopeConfig
     from patheval.vllm_plugin.hf_configs import CONFIG_CLASSES
 
     for config_class in CONFIG_CLASSES:
@@ -24,3 +24,4 @@ def register() -> None:
     for architecture, target in MODELS.items():
         ModelRegistry.register_model(architecture, target)
     MODELS_CONFIG_MAP["PathEvalForCausalLM"] = PagedAttentionConfig
+    MODELS_CONFIG_MAP["PathEvalRopeForCausalLM"] = RopeConfig

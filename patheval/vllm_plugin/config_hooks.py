@@ -45,6 +45,30 @@ class PagedAttentionConfig(VerifyAndUpdateConfig):
         compilation.cudagraph_mode = CUDAGraphMode.NONE
 
 
+class RopeConfig(VerifyAndUpdateConfig):
+    """The same for RoPE checkpoints, which vLLM's own attention serves."""
+
+    @staticmethod
+    def verify_and_update_config(vllm_config: VllmConfig) -> None:
+        """Check what vLLM would find out only in the middle of a run.
+
+        Raises:
+            UnsupportedError: The CPU's attention kernel has no code for the head size.
+        """
+        from vllm.platforms import current_platform
+
+        head_dim = vllm_config.model_config.get_head_size()
+        if current_platform.is_cpu():
+            from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+            if not CPUAttentionBackend.supports_head_size(head_dim):
+                raise UnsupportedError(
+                    f"head_dim={head_dim} is not one that vLLM's RoPE attention has on the CPU "
+                    f"({CPUAttentionBackend.get_supported_head_sizes()}); run it on a GPU or with "
+                    "--model path-ref"
+                )
+
+
 def _unsupported(vllm_config: VllmConfig) -> list[tuple[str, object, str]]:
     model, cache = vllm_config.model_config, vllm_config.cache_config
     parallel, speculative = vllm_config.parallel_config, vllm_config.speculative_config

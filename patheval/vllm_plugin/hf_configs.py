@@ -42,8 +42,11 @@ class FlaConfig(PretrainedConfig):
         self.head_dim = config.head_dim
         self.intermediate_size = config.intermediate_size
         self.rms_norm_eps = config.norm_eps
+        self.tie_word_embeddings = config.tie_word_embeddings
         self.qkv_bias = config.qkv_bias
         self.hidden_act = "silu"
+        # PaTH and FoX know no positions; vLLM would take what the file states as a limit.
+        self.max_position_embeddings = None
         if is_rope:
             self.rope_parameters = {"rope_type": "default", "rope_theta": config.rope_theta}
             self.max_position_embeddings = config.max_position_embeddings or DEFAULT_ROPE_POSITIONS

@@ -1,6 +1,7 @@
 """What config.json may say, and what it may not."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,8 +132,18 @@ def test_dtype_spellings() -> None:
 @pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3", "mistral"])
 def test_stock_rope_decoders_are_recognised(model_type: str) -> None:
     config = {"model_type": model_type, "vocab_size": 32000, "torch_dtype": "bfloat16"}
-    expected = StockConfig("rope", model_type, vocab_size=32000, dtype="bfloat16")
+    expected = StockConfig(
+        "rope",
+        model_type,
+        vocab_size=32000,
+        dtype="bfloat16",
+        max_position_embeddings=None,
+        rope_type="default",
+    )
     assert read_config(config, SOURCE) == expected
+    for rope in ({"rope_scaling": {"type": "yarn"}}, {"rope_parameters": {"rope_type": "yarn"}}):
+        scaled = read_config(config | rope | {"max_position_embeddings": 4096}, SOURCE)
+        assert scaled == replace(expected, rope_type="yarn", max_position_embeddings=4096)
     assert attention_kind(config, SOURCE) == "rope"
     with pytest.raises(UnsupportedError, match=f"'{model_type}'"):
         ModelConfig.from_dict(config, SOURCE)

@@ -46,13 +46,13 @@ def test_missing_tokenizer_names_the_flag(metadata):
 
 def test_unreadable_tokenizer_is_named(tmp_path):
     missing = str(tmp_path / "missing")
-    with pytest.raises(PrerequisiteError, match=f"no tokenizer can be loaded from '{missing}'"):
+    with pytest.raises(PrerequisiteError, match=f"no tokenizer could be loaded from {missing}"):
         load_tokenizer({"pretrained": missing})
 
 
 def test_folder_without_tokenizer_files_is_named(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    with pytest.raises(PrerequisiteError, match=f"'{tmp_path}' has no tokens for English text"):
+    with pytest.raises(PrerequisiteError, match=f"{tmp_path} .*put tokenizer.json"):
         load_tokenizer({"pretrained": str(tmp_path)})
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from random_checkpoint import save_random_checkpoint
 
 from patheval.errors import PrerequisiteError, UnsupportedError
 from patheval.vllm_plugin import MODELS, register
@@ -77,6 +78,19 @@ def test_rope_checkpoints_keep_vllms_own_settings(checkpoints: Path) -> None:
     config = engine_config(checkpoints / "rope-d64", block_size=16)
     assert config.cache_config.block_size == 16
     assert config.model_config.architecture == "PathEvalRopeForCausalLM"
+
+
+def test_head_sizes_that_vllms_cpu_attention_lacks_are_refused(tmp_path: Path) -> None:
+    folder = save_random_checkpoint(tmp_path / "rope-d16", model_type="transformer")
+    with pytest.raises(UnsupportedError, match="head_dim=16"):
+        engine_config(folder)
+
+
+def test_positions_that_a_path_config_states_are_no_limit(tmp_path: Path) -> None:
+    folder = save_random_checkpoint(
+        tmp_path / "path", model_type="path_attn", max_position_embeddings=64
+    )
+    assert engine_config(folder).model_config.max_model_len == 1024
 
 
 def test_register_may_run_many_times() -> None:
