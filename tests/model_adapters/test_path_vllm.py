@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from byte_tokenizer import byte_tokenizer
 from lm_eval.api.instance import Instance
 from lm_eval.tasks import TaskManager
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from patheval.errors import PathEvalError, RequestError, UnsupportedError
 from patheval.model_adapters.path_ref import PathRefLM
@@ -146,6 +148,40 @@ def test_rope_beyond_its_positions_equals_the_reference_and_is_recorded(
     )
     info = lm.get_model_info()
     assert (info["max_length"], info["max_position_embeddings"]) == (beyond, 4096)
+    lm._engine.llm_engine.engine_core.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ["llama", "qwen2"])
+def test_stock_checkpoints_are_rope_baselines(model_type: str, tmp_path: Path) -> None:
+    config = AutoConfig.for_model(
+        model_type,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        vocab_size=512,
+        max_position_embeddings=256,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).float().eval()
+    for parameter in model.parameters():
+        parameter.data.mul_(3)
+    folder = tmp_path / model_type
+    model.save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+
+    lm = build(PathLM, folder, max_length=400)
+    context, continuation = "ab" * 150, "yz"
+    (result,) = lm.loglikelihood(instances("loglikelihood", (context, continuation)))
+    token_ids = torch.tensor([lm.tok_encode(context + continuation)])
+    logprobs = torch.log_softmax(model(token_ids).logits[0].double(), dim=-1)
+    last = logprobs[-3:-1].gather(1, token_ids[0, -2:, None])
+    assert result[0] == pytest.approx(float(last.sum()), abs=1e-3)
+    assert lm.get_model_info()["attention"] == "rope"
     lm._engine.llm_engine.engine_core.shutdown()
 
 
