@@ -63,12 +63,18 @@ class PathLM(CheckpointLM):
             engine_args.setdefault(
                 "max_num_seqs", integer("max_batch_size", max_batch_size, minimum=1)
             )
+        for name, accepted in _FIXED_ENGINE_ARGUMENTS.items():
+            if engine_args.get(name, accepted[0]) not in accepted:
+                raise UnsupportedError(
+                    f"{name}={engine_args[name]!r} would score something else than the checkpoint; "
+                    "leave it out"
+                )
         super().__init__(pretrained, **kwargs)
         self._dtype = self._checkpoint.config.dtype if dtype == "auto" else dtype
         # One more than the limit, since vLLM generates a token behind every prompt that it scores.
         max_model_len = self._max_length + 1
         if overrides := self._position_overrides(max_model_len):
-            engine_args["hf_overrides"] = {**overrides, **engine_args.get("hf_overrides", {})}
+            engine_args["hf_overrides"] = overrides
 
         _cpu_environment.prepare()
         if _cpu_environment.is_cpu():
@@ -165,7 +171,8 @@ class PathLM(CheckpointLM):
             for index, (prompt, own) in enumerate(zip(prompts, params, strict=False)):
                 own = own.clone()
                 own.output_kind = RequestOutputKind.FINAL_ONLY
-                waiting.add(engine.add_request(str(index), {"prompt_token_ids": prompt}, own))
+                engine.add_request(str(index), {"prompt_token_ids": prompt}, own)
+                waiting.add(str(index))
             while engine.has_unfinished_requests():
                 for output in engine.step():
                     waiting.discard(output.request_id)
@@ -214,6 +221,13 @@ def _check_engine_arguments(arguments: dict[str, Any]) -> None:
 _CHECKPOINT_LM_ARGUMENTS = frozenset(inspect.signature(CheckpointLM.__init__).parameters) - {
     "self",
     "pretrained",
+}
+# Settings under which vLLM would run other weights or another architecture than were read here.
+_FIXED_ENGINE_ARGUMENTS: dict[str, tuple[object, ...]] = {
+    "load_format": ("auto", "safetensors"),
+    "hf_overrides": (None, {}),
+    "config_format": ("auto", "hf"),
+    "skip_tokenizer_init": (False,),
 }
 # Their angles do not depend on max_position_embeddings.
 _EXTENDABLE_ROPE_TYPES = ("default", "linear", "llama3", "yarn")

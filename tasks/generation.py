@@ -69,6 +69,13 @@ class SampleRng:
         """Draws one of `items`."""
         return items[self.integer(0, len(items))]
 
+    def shuffle[T](self, items: list[T]) -> None:
+        """Puts `items` into random order, in place."""
+        draw = self._random.random
+        for last in range(len(items) - 1, 0, -1):
+            other = int(draw() * (last + 1))
+            items[last], items[other] = items[other], items[last]
+
 
 @dataclass(frozen=True)
 class Recipe:

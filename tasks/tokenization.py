@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any
 
@@ -27,6 +27,13 @@ class PromptTokenizer:
     def num_tokens(self, text: str) -> int:
         """Returns the tokens of `text`, with every special token that the model gets."""
         return len(self._encode(text))
+
+    def num_tokens_each(self, texts: Sequence[str]) -> list[int]:
+        """Returns the tokens of each of many short texts, without special tokens."""
+        backend = getattr(self._codec.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return [len(ids) for ids in self._codec.encode(texts, add_special_tokens=False)]
+        return list(map(len, backend.encode_batch_fast(texts, add_special_tokens=False)))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -74,6 +81,45 @@ class RepeatedLine:
         """Splits a run into the copies to encode and those to count as `tokens` each."""
         encoded = min(copies, self._window)
         return encoded, copies - encoded
+
+
+class PieceCounter:
+    """Counts the tokens of a text's pieces one by one, each as it reads behind a fixed text.
+
+    The counts of pieces add up to that of the text where no token spans two pieces, which
+    `adds_up` tests on a text.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        anchor: What comes before a piece, up to where the tokenizer looks.
+    """
+
+    def __init__(self, tokenizer: PromptTokenizer, anchor: str) -> None:
+        self._tokenizer = tokenizer
+        self._anchor = anchor
+        [self._anchor_tokens] = tokenizer.num_tokens_each([anchor])
+        self._known: dict[str, int] = {}
+
+    def tokens(self, piece: str) -> int:
+        """Returns the tokens that `piece` adds, and remembers them."""
+        return self.tokens_each([piece])[0]
+
+    def tokens_each(self, pieces: Sequence[str]) -> list[int]:
+        """Returns the tokens that each of `pieces` adds, and remembers them."""
+        new = list({piece for piece in pieces if piece not in self._known})
+        if new:
+            self._known.update(zip(new, self.tokens_each_once(new), strict=True))
+        return [self._known[piece] for piece in pieces]
+
+    def tokens_each_once(self, pieces: Sequence[str]) -> list[int]:
+        """Returns the tokens that each of `pieces` adds, for pieces that do not occur again."""
+        counts = self._tokenizer.num_tokens_each([self._anchor + piece for piece in pieces])
+        return [count - self._anchor_tokens for count in counts]
+
+    def adds_up(self, pieces: Sequence[str]) -> bool:
+        """Whether the counts of `pieces` add up to that of the text which they make."""
+        [whole] = self._tokenizer.num_tokens_each([self._anchor + "".join(pieces)])
+        return whole == self._anchor_tokens + sum(self.tokens_each_once(pieces))
 
 
 def load_tokenizer(metadata: Mapping[str, Any]) -> PromptTokenizer:

@@ -8,6 +8,7 @@ import patheval
 from patheval.cli.doctor import doctor
 from patheval.cli.run import run
 from patheval.cli.tasks import tasks
+from patheval.cli.zoo import zoo
 from patheval.errors import PathEvalError
 
 
@@ -23,6 +24,7 @@ def cli() -> None:
 cli.add_command(run)
 cli.add_command(tasks)
 cli.add_command(doctor)
+cli.add_command(zoo)
 
 
 def main() -> None:

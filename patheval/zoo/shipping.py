@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from patheval.zoo import MANIFEST_NAME, card, recipes, sha256
+from patheval.zoo import MANIFEST_NAME, card, logprobs, recipes, sha256
 from patheval.zoo.models import CONFIG_NAME, WEIGHTS_NAME
 from patheval.zoo.tokenizer import TOKENIZER_CONFIG_NAME, TOKENIZER_NAME
 from patheval.zoo.train import LOG_NAME, run_folder, shard_folder
@@ -37,6 +37,7 @@ def collect(runs: Path, data: Path, checkpoints: Path) -> None:
         entries = [json.loads(line) for line in log.splitlines()]
         (target / LOG_NAME).write_text(log)
         (target / "card.md").write_text(card.write(name, entries, facts))
+        logprobs.record(target)
     write_manifest(checkpoints)
 
 

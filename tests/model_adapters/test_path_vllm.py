@@ -194,6 +194,8 @@ def test_stock_checkpoints_are_rope_baselines(model_type: str, tmp_path: Path) -
         ({"max_length": 0}, "max_length is 0"),
         ({"bloc_size": 256}, "did you mean block_size"),
         ({"tensor_parallel_size": "two"}, "tensor_parallel_size is 'two'"),
+        ({"load_format": "dummy"}, "load_format='dummy' would score something else"),
+        ({"hf_overrides": {"num_heads": 4}}, "hf_overrides"),
         ({"pretrained": "zoo:none-such"}, "none-such"),
         ({"pretrained": "/none/such"}, "/none/such does not exist"),
     ],
