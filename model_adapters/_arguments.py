@@ -1,8 +1,9 @@
 """Values of `--model_args`, which arrive as whatever type lm-eval's parser guessed."""
 
 import contextlib
+import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from patheval.errors import UnsupportedError
 
@@ -62,3 +63,20 @@ def choice(name: str, value: object, choices: Sequence[str]) -> str:
             f"{name} is {value!r}; pass one of {', '.join(choices)} in --model_args"
         )
     return str(value)
+
+
+def refuse_unknown(arguments: Mapping[str, object], known: Collection[str]) -> None:
+    """Refuses arguments that nothing reads.
+
+    Args:
+        arguments: What lm-eval passed.
+        known: Names that mean something.
+
+    Raises:
+        UnsupportedError: A name is not known; the nearest one is suggested.
+    """
+    for name, value in arguments.items():
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else "remove it"
+            raise UnsupportedError(f"{name}={value!r} in --model_args is not an argument; {hint}")

@@ -1,5 +1,6 @@
 """What `--model path` and `--model path-ref` share: all but running the model."""
 
+import inspect
 import itertools
 import logging
 import math
@@ -79,7 +80,7 @@ class CheckpointLM(TemplateLM):
 
     def __init__(
         self,
-        pretrained: str,
+        pretrained: str | None = None,
         *,
         revision: str | None = None,
         tokenizer: str | None = None,
@@ -96,6 +97,11 @@ class CheckpointLM(TemplateLM):
         chat_template_args: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        if not pretrained:
+            raise PrerequisiteError(
+                "no checkpoint is named; pass --model_args pretrained=FOLDER, zoo:NAME or a "
+                "Hugging Face id"
+            )
         if max_length is not None and max_model_len is not None:
             raise UnsupportedError(
                 f"max_length={max_length} and max_model_len={max_model_len} are two names of one "
@@ -390,3 +396,5 @@ class CheckpointLM(TemplateLM):
 
 # Settings that say nothing when decoding is greedy.
 _IDLE_WHEN_GREEDY = ("temperature", "top_p", "top_k", "min_p", "seed")
+# Names that `--model_args` may hold for every adapter.
+ARGUMENTS = frozenset(inspect.signature(CheckpointLM.__init__).parameters) - {"self", "pretrained"}

@@ -3,6 +3,7 @@
 One prompt at a time, greedy, in float32 by default: the slow side of a parity check.
 """
 
+import inspect
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,8 +13,8 @@ import torch
 from patheval.errors import RequestError, UnsupportedError
 from patheval.reference_model import ReferenceModel
 
-from ._arguments import choice
-from ._checkpoint_lm import CheckpointLM, Generation
+from ._arguments import choice, refuse_unknown
+from ._checkpoint_lm import ARGUMENTS, CheckpointLM, Generation
 
 DTYPE_CHOICES = ("auto", "bfloat16", "float16", "float32", "float64")
 
@@ -43,7 +44,7 @@ class PathRefLM(CheckpointLM):
 
     def __init__(
         self,
-        pretrained: str,
+        pretrained: str | None = None,
         *,
         device: str = "auto",
         dtype: str = "float32",
@@ -51,6 +52,7 @@ class PathRefLM(CheckpointLM):
         max_batch_size: int | str | None = None,
         **kwargs: Any,
     ) -> None:
+        refuse_unknown(kwargs, {*inspect.signature(PathRefLM.__init__).parameters, *ARGUMENTS})
         dtype = choice("dtype", dtype, DTYPE_CHOICES)
         resolved_device = _resolve_device(device)
         super().__init__(pretrained, **kwargs)
@@ -125,7 +127,7 @@ def _resolve_device(device: str) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.startswith("cuda") and not torch.cuda.is_available():
-        _logger.warning("device is %s but CUDA is not available; running on the CPU", device)
+        _logger.info("device is %s but CUDA is not available; running on the CPU", device)
         return torch.device("cpu")
     try:
         return torch.device(device)

@@ -1,7 +1,6 @@
 """`--model path`: lm-eval over vLLM, for PaTH, PaTH-FoX, FoX and RoPE checkpoints."""
 
 import dataclasses
-import difflib
 import inspect
 import itertools
 import logging
@@ -12,8 +11,8 @@ from patheval import _cpu_environment
 from patheval.checkpoint.config import DTYPES, StockConfig
 from patheval.errors import RequestError, UnsupportedError
 
-from ._arguments import choice, integer
-from ._checkpoint_lm import CheckpointLM, Generation, IntArgument
+from ._arguments import choice, integer, refuse_unknown
+from ._checkpoint_lm import ARGUMENTS, CheckpointLM, Generation, IntArgument
 
 _logger = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ class PathLM(CheckpointLM):
 
     def __init__(
         self,
-        pretrained: str,
+        pretrained: str | None = None,
         *,
         dtype: str = "auto",
         batch_size: int | str | None = None,
@@ -52,7 +51,7 @@ class PathLM(CheckpointLM):
         device: str | None = None,
         **kwargs: Any,
     ) -> None:
-        engine_args = {key: kwargs.pop(key) for key in set(kwargs) - _CHECKPOINT_LM_ARGUMENTS}
+        engine_args = {key: kwargs.pop(key) for key in set(kwargs) - ARGUMENTS}
         dtype = choice("dtype", dtype, ("auto", *DTYPES))
         if integer("data_parallel_size", data_parallel_size, minimum=1) > 1:
             raise UnsupportedError(
@@ -84,7 +83,8 @@ class PathLM(CheckpointLM):
         from patheval.vllm_plugin.versions import check_vllm_version
 
         check_vllm_version(vllm.__version__)
-        _check_engine_arguments(engine_args)
+        ours = {*inspect.signature(PathLM.__init__).parameters, *ARGUMENTS}
+        refuse_unknown(engine_args, _engine_argument_names() | ours)
         self._vllm_version = vllm.__version__
         self._sampling_params = vllm.SamplingParams
         self._engine = vllm.LLM(
@@ -203,25 +203,14 @@ class PathLM(CheckpointLM):
         return {"max_position_embeddings": max_model_len}
 
 
-def _check_engine_arguments(arguments: dict[str, Any]) -> None:
-    """Refuse what neither patheval nor vLLM knows, before vLLM spends time on the rest."""
+def _engine_argument_names() -> set[str]:
     from vllm import LLM
     from vllm.engine.arg_utils import EngineArgs
 
-    known = {field.name for field in dataclasses.fields(EngineArgs)}
-    known |= set(inspect.signature(LLM.__init__).parameters)
-    for name, value in arguments.items():
-        if name not in known:
-            ours = set(inspect.signature(PathLM.__init__).parameters) | _CHECKPOINT_LM_ARGUMENTS
-            close = difflib.get_close_matches(name, known | ours, n=1)
-            hint = f"did you mean {close[0]}?" if close else "remove it"
-            raise UnsupportedError(f"{name}={value!r} in --model_args is not an argument; {hint}")
+    names = {field.name for field in dataclasses.fields(EngineArgs)}
+    return names | set(inspect.signature(LLM.__init__).parameters)
 
 
-_CHECKPOINT_LM_ARGUMENTS = frozenset(inspect.signature(CheckpointLM.__init__).parameters) - {
-    "self",
-    "pretrained",
-}
 # Settings under which vLLM would run other weights or another architecture than were read here.
 _FIXED_ENGINE_ARGUMENTS: dict[str, tuple[object, ...]] = {
     "load_format": ("auto", "safetensors"),

@@ -43,7 +43,12 @@ def prepare() -> None:
 
 def defaults() -> dict[str, str]:
     """Return the settings for the installed vLLM, by environment variable."""
-    settings = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+    settings = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        # Standard output is for lm-eval's table.
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    }
     if is_cpu():
         # Left to itself, the CPU worker wants nearly all of the memory to be free.
         settings["VLLM_CPU_KVCACHE_SPACE"] = str(_kv_cache_gib())

