@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lm_eval.api.instance import Instance
-from lm_eval.api.model import TemplateLM
+from lm_eval.api.model import CacheHook, TemplateLM
 from lm_eval.models.utils import (
     handle_stop_sequences,
     normalize_gen_kwargs,
@@ -203,6 +203,16 @@ class CheckpointLM(TemplateLM):
         """Name of the tokenizer, for lm-eval's request cache."""
         return str(self.tokenizer.name_or_path).replace("/", "__")
 
+    def set_cache_hook(self, cache_hook: CacheHook) -> None:
+        """Refuses lm-eval's response cache, whose keys do not tell one checkpoint from another.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(
+            "--use_cache would serve one checkpoint's answers for another; run without it"
+        )
+
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
     ) -> list[int]:
@@ -266,13 +276,8 @@ class CheckpointLM(TemplateLM):
         scores = self._score([(fitted.contexts[i] or [], requests[i][2]) for i in asked])
         for index, result in self._progress(scores, asked, "loglikelihood", disable_tqdm):
             if math.isnan(result[0]):
-                raise RequestError(
-                    f"the model gives NaN for a prompt of {len(fitted.contexts[index] or [])} "
-                    f"tokens in {self._model_dtype}; pass dtype=float32"
-                )
+                raise self._not_a_number(len(fitted.contexts[index] or []))
             results[index] = result
-            if (pair := requests[index][0]) is not None:
-                self.cache_hook.add_partial("loglikelihood", pair, result)
         return results
 
     def loglikelihood_rolling(
@@ -302,10 +307,7 @@ class CheckpointLM(TemplateLM):
         scores = iter(
             self._loglikelihood_tokens(list(itertools.chain(*windows)), disable_tqdm=disable_tqdm)
         )
-        totals = [sum((next(scores)[0] for _ in own), start=0.0) for own in windows]
-        for request, total in zip(requests, totals, strict=True):
-            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
-        return totals
+        return [sum((next(scores)[0] for _ in own), start=0.0) for own in windows]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Generates until a stop string, EOS or the token budget.
@@ -335,7 +337,6 @@ class CheckpointLM(TemplateLM):
             until = settings[index][1]
             texts[index] = postprocess_generated_text(text, until, self._think_end_token)
             self._num_empty += not texts[index].strip()
-            self.cache_hook.add_partial("generate_until", requests[index].args, texts[index])
         return texts
 
     def get_model_info(self) -> dict[str, object]:
@@ -354,6 +355,12 @@ class CheckpointLM(TemplateLM):
             "num_prompts_skipped": self._num_skipped,
             "num_generations_empty": self._num_empty,
         }
+
+    def _not_a_number(self, num_tokens: int) -> RequestError:
+        return RequestError(
+            f"the model gives NaN for a prompt of {num_tokens} tokens in {self._model_dtype}; "
+            "pass dtype=float32"
+        )
 
     @staticmethod
     def _progress(
@@ -383,8 +390,19 @@ class CheckpointLM(TemplateLM):
         self, gen_kwargs: dict[str, Any]
     ) -> tuple[int, list[str], dict[str, Any]]:
         """Split lm-eval's settings into budget, stop strings and the rest."""
-        settings = dict(normalize_gen_kwargs(gen_kwargs, self._max_gen_toks))
-        until = handle_stop_sequences(settings.pop("until"), eos=self.tokenizer.eos_token)
+        try:
+            settings = dict(normalize_gen_kwargs(gen_kwargs, self._max_gen_toks))
+            stops = handle_stop_sequences(settings.pop("until"), eos=self.tokenizer.eos_token)
+        except (TypeError, ValueError) as error:
+            raise RequestError(
+                f"the generation settings {gen_kwargs} cannot be read ({error}); correct "
+                "--gen_kwargs or the task's generation_kwargs"
+            ) from error
+        until = [stop for stop in stops if stop]
+        if not all(isinstance(stop, str) for stop in until):
+            raise RequestError(f"until is {stops!r}; make it a list of strings")
+        if settings.pop("n", 1) != 1:
+            raise RequestError("n is not 1, but lm-eval scores one answer; use the task's repeats")
         max_gen_toks = integer("max_gen_toks", settings.pop("max_gen_toks"), minimum=1)
         is_greedy = not settings.pop("do_sample") or settings.get("temperature") == 0
         if is_greedy:

@@ -103,7 +103,10 @@ class PathRefLM(CheckpointLM):
         generated: list[int] = []
         text = ""
         while True:
-            token_id = int(self._model.logits(hidden[-1:]).argmax())
+            logits = self._model.logits(hidden[-1:])
+            if logits.isnan().any():
+                raise self._not_a_number(len(request.prompt))
+            token_id = int(logits.argmax())
             if token_id in self._stop_ids:
                 return text
             generated.append(token_id)

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import itertools
 import logging
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -75,6 +76,7 @@ class PathLM(CheckpointLM):
         if overrides := self._position_overrides(max_model_len):
             engine_args["hf_overrides"] = overrides
 
+        num_ranks = integer("tensor_parallel_size", tensor_parallel_size, minimum=1)
         _cpu_environment.prepare()
         if _cpu_environment.is_cpu():
             engine_args.setdefault("enforce_eager", True)
@@ -87,17 +89,24 @@ class PathLM(CheckpointLM):
         refuse_unknown(engine_args, _engine_argument_names() | ours)
         self._vllm_version = vllm.__version__
         self._sampling_params = vllm.SamplingParams
-        self._engine = vllm.LLM(
-            model=str(self._checkpoint.path),
-            tokenizer=self._tokenizer_source,
-            tokenizer_revision=kwargs.get("tokenizer_revision"),
-            trust_remote_code=self._trust_remote_code,
-            dtype=self._dtype,
-            max_model_len=max_model_len,
-            tensor_parallel_size=integer("tensor_parallel_size", tensor_parallel_size, minimum=1),
-            seed=integer("seed", seed, minimum=0),
-            **engine_args,
-        )
+        try:
+            self._engine = vllm.LLM(
+                model=str(self._checkpoint.path),
+                tokenizer=self._tokenizer_source,
+                tokenizer_revision=kwargs.get("tokenizer_revision"),
+                trust_remote_code=self._trust_remote_code,
+                dtype=self._dtype,
+                max_model_len=max_model_len,
+                tensor_parallel_size=num_ranks,
+                seed=integer("seed", seed, minimum=0),
+                **engine_args,
+            )
+        except (TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise UnsupportedError(
+                f"vLLM refuses max_length={self._max_length}, dtype={self._dtype}, "
+                f"tensor_parallel_size={num_ranks} and {engine_args}: {reason}"
+            ) from error
 
     def get_model_info(self) -> dict[str, object]:
         """Describes the model and the run for lm-eval's results file."""
@@ -135,17 +144,23 @@ class PathLM(CheckpointLM):
     def _generate(self, requests: Sequence[Generation]) -> Iterator[tuple[int, str]]:
         params = [self._generation_params(request) for request in requests]
         for index, output in self._run([request.prompt for request in requests], params):
-            yield index, output.outputs[0].text
+            completion = output.outputs[0]
+            if math.isnan(completion.cumulative_logprob):
+                raise self._not_a_number(len(requests[index].prompt))
+            yield index, completion.text
 
     def _generation_params(self, request: Generation) -> Any:
         until = request.until
         if self._think_end_token:
             # Stop strings may occur while the model thinks; they are applied to what follows.
             until = [self.tokenizer.eos_token]
+        from vllm.exceptions import VLLMClientError
+
         try:
             return self._sampling_params(
                 **{
                     "temperature": 0,
+                    "logprobs": 0,  # of the chosen token: NaN must not pass for an answer
                     "skip_special_tokens": False,
                     "spaces_between_special_tokens": False,
                     "max_tokens": request.max_gen_toks,
@@ -153,7 +168,7 @@ class PathLM(CheckpointLM):
                 }
                 | request.sampling
             )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, VLLMClientError) as error:
             raise RequestError(
                 f"vLLM refuses the generation settings {request.sampling} ({error}); correct "
                 "--gen_kwargs or the task's generation_kwargs"
@@ -208,7 +223,7 @@ def _engine_argument_names() -> set[str]:
     from vllm.engine.arg_utils import EngineArgs
 
     names = {field.name for field in dataclasses.fields(EngineArgs)}
-    return names | set(inspect.signature(LLM.__init__).parameters)
+    return (names | set(inspect.signature(LLM.__init__).parameters)) - {"self", "model"}
 
 
 # Settings under which vLLM would run other weights or another architecture than were read here.
@@ -216,6 +231,9 @@ _FIXED_ENGINE_ARGUMENTS: dict[str, tuple[object, ...]] = {
     "load_format": ("auto", "safetensors"),
     "hf_overrides": (None, {}),
     "config_format": ("auto", "hf"),
+    "hf_config_path": (None,),
+    "model_impl": ("auto", "vllm"),
+    "logprobs_mode": ("raw_logprobs",),
     "skip_tokenizer_init": (False,),
 }
 # Their angles do not depend on max_position_embeddings.

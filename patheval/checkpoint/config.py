@@ -41,6 +41,7 @@ CONV_SIZE = 3
 QK_NORM_EPS = 1e-5
 
 _INTERMEDIATE_MULTIPLE = 256
+_MAX_INTERMEDIATE_SIZE = 2**31
 
 _logger = logging.getLogger(__name__)
 
@@ -484,9 +485,12 @@ def _head_dim(
 
 def _intermediate_size(fields: _Fields, hidden_size: int) -> int:
     """Applies flash-linear-attention's rule where `intermediate_size` is null."""
-    ratio = fields.positive("hidden_ratio", default=4)
-    rounded_up = math.ceil(int(hidden_size * ratio * 2 / 3) / _INTERMEDIATE_MULTIPLE)
-    return fields.size("intermediate_size", default=rounded_up * _INTERMEDIATE_MULTIPLE)
+    if fields.get("intermediate_size") is not None:
+        return fields.size("intermediate_size")
+    width = hidden_size * fields.positive("hidden_ratio", default=4) * 2 / 3
+    if not width < _MAX_INTERMEDIATE_SIZE:
+        raise fields.invalid("hidden_ratio", "the ratio that the model was trained with")
+    return math.ceil(int(width) / _INTERMEDIATE_MULTIPLE) * _INTERMEDIATE_MULTIPLE
 
 
 def _qk_norm(fields: _Fields, kind: AttentionKind) -> QKNorm:

@@ -70,7 +70,7 @@ def load_json_object(text: str, source: str) -> dict[str, object]:
 
     try:
         value = json.loads(text, object_pairs_hook=unique)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{source} is not valid JSON ({error}); copy the file again from its origin"
         ) from error

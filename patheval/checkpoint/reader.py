@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from patheval.checkpoint.config import ModelConfig, StockConfig, read_config
 from patheval.checkpoint.header import TensorEntry, load_json_object, read_header
@@ -94,9 +94,14 @@ class Checkpoint:
 
     def _stored_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         for path, entries in self.shards.items():
-            with safe_open(path, framework="pt", device="cpu") as file:
-                for name in entries:
-                    yield name, file.get_tensor(name)
+            try:
+                with safe_open(path, framework="pt", device="cpu") as file:
+                    for name in entries:
+                        yield name, file.get_tensor(name)
+            except (SafetensorError, OSError) as error:
+                raise CheckpointError(
+                    f"{path} cannot be read ({error}); copy the file again from its origin"
+                ) from error
 
 
 def open_checkpoint(path: str | Path, revision: str | None = None) -> Checkpoint:
@@ -170,6 +175,10 @@ def _read_json(path: Path) -> dict[str, object]:
         raise CheckpointError(
             f"{path} is not UTF-8 text ({error.reason}); copy the file again from its origin"
         ) from error
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error.strerror}); check its permissions"
+        ) from error
     return load_json_object(text, str(path))
 
 
@@ -181,6 +190,12 @@ def _weight_files(folder: Path) -> list[Path]:
             "model"
         )
     if single.is_file():
+        others = sorted({file.name for file in folder.glob("*.safetensors")} - {WEIGHTS_NAME})
+        if others:
+            raise CheckpointError(
+                f"{folder} holds {', '.join(others)} beside {WEIGHTS_NAME}, which vLLM would load "
+                "as well; move it to another folder"
+            )
         return [single]
     if index.is_file():
         return _shards_of(index)

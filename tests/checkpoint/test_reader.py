@@ -396,6 +396,11 @@ def test_damaged_index(weight_map: object, folder: Path) -> None:
     assert "weight_map" in message
 
 
+def test_weights_beside_the_model(folder: Path) -> None:
+    shutil.copy(folder / WEIGHTS_NAME, folder / "ema.safetensors")
+    assert "ema.safetensors" in error_of(folder)
+
+
 def test_two_sets_of_weights(folder: Path) -> None:
     shard(folder)
     shutil.copy(CHECKPOINTS / "path-d64" / WEIGHTS_NAME, folder)

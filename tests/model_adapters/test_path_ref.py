@@ -212,26 +212,6 @@ def test_overlong_prompts(folder: Path) -> None:
     assert cutting.get_model_info()["num_prompts_truncated"] == 3
 
 
-def test_results_are_cached_under_the_original_arguments(lm: PathRefLM) -> None:
-    class Hook:
-        def __init__(self) -> None:
-            self.partial: list[tuple[str, tuple[Any, ...], object]] = []
-
-        def add_partial(self, attr: str, req: tuple[Any, ...], res: object) -> None:
-            self.partial.append((attr, req, res))
-
-    settings = {"until": "\n", "max_gen_toks": 2}
-    lm.set_cache_hook(hook := Hook())
-    [score] = lm.loglikelihood(requests("loglikelihood", ("a", "b")))
-    [total] = lm.loglikelihood_rolling(requests("loglikelihood_rolling", ("abc",)))
-    [text] = lm.generate_until(requests("generate_until", ("a", settings)))
-    assert hook.partial == [
-        ("loglikelihood", ("a", "b"), score),
-        ("loglikelihood_rolling", ("abc",), total),
-        ("generate_until", ("a", {"until": "\n", "max_gen_toks": 2}), text),
-    ]
-
-
 def test_chat_template(lm: PathRefLM) -> None:
     history = [{"role": "user", "content": "Hi"}]
     prompt = lm.apply_chat_template(history)

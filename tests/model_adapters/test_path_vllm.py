@@ -9,7 +9,9 @@ import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
 from lm_eval.api.instance import Instance
+from lm_eval.api.model import CachingLM
 from lm_eval.tasks import TaskManager
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from patheval.errors import PathEvalError, RequestError, UnsupportedError
@@ -123,6 +125,59 @@ def test_a_prompt_may_fill_max_length_but_not_exceed_it(pair: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"top_p": 0, "do_sample": True, "temperature": 1.0}, "vLLM refuses"),
+        ({"temperature": "hot"}, "cannot be read"),
+        ({"max_gen_toks": "x"}, "cannot be read"),
+        ({"max_gen_toks": 0}, "max_gen_toks is 0"),
+        ({"until": [3]}, "list of strings"),
+        ({"n": 2, "do_sample": True, "temperature": 1.0}, "n is not 1"),
+    ],
+)
+def test_generation_settings_that_make_no_sense(
+    pair: Any, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PathEvalError, match=message):
+        pair[0].generate_until(instances("generate_until", ("Once", settings)))
+
+
+@pytest.mark.slow
+def test_empty_stop_strings_stop_nothing(pair: Any) -> None:
+    requests = instances(
+        "generate_until",
+        ("Once", {"until": None, "max_gen_toks": 4}),
+        ("Once", {"until": ["", None], "max_gen_toks": 4}),
+    )
+    assert len(set(pair[0].generate_until(requests))) == 1
+
+
+def test_lm_evals_response_cache_is_refused(folder_of: Callable[[str], Path]) -> None:
+    lm = build(PathRefLM, folder_of("path-d64"))
+    with pytest.raises(UnsupportedError, match="--use_cache"):
+        CachingLM(lm, str(lm._checkpoint.path / "cache.db"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lm_class", [PathLM, PathRefLM])
+def test_nan_is_an_error_and_not_an_answer(
+    lm_class: type[Any], folder_of: Callable[[str], Path]
+) -> None:
+    folder = folder_of("path-d64")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.1.mlp.down_proj.weight"] *= 1e6  # overflows in half precision only
+    save_file(tensors, folder / "model.safetensors")
+    lm = build(lm_class, folder, dtype="float16")
+    with pytest.raises(RequestError, match="NaN"):
+        lm.generate_until(instances("generate_until", ("Once", {"max_gen_toks": 4})))
+    with pytest.raises(RequestError, match="NaN"):
+        lm.loglikelihood(instances("loglikelihood", ("Once", " upon")))
+    if lm_class is PathLM:
+        lm._engine.llm_engine.engine_core.shutdown()
+
+
+@pytest.mark.slow
 def test_results_say_what_ran(pair: Any) -> None:
     lm, _ = pair
     info = lm.get_model_info()
@@ -195,6 +250,9 @@ def test_stock_checkpoints_are_rope_baselines(model_type: str, tmp_path: Path) -
         ({"bloc_size": 256}, "did you mean block_size"),
         ({"tensor_parallel_size": "two"}, "tensor_parallel_size is 'two'"),
         ({"load_format": "dummy"}, "load_format='dummy' would score something else"),
+        ({"logprobs_mode": "raw_logits"}, "logprobs_mode"),
+        ({"hf_config_path": "/tmp"}, "hf_config_path"),
+        ({"model": "x"}, "model='x' in --model_args is not an argument"),
         ({"hf_overrides": {"num_heads": 4}}, "hf_overrides"),
         ({"pretrained": "zoo:none-such"}, "none-such"),
         ({"pretrained": "/none/such"}, "/none/such does not exist"),
