@@ -69,7 +69,7 @@ class SampleRng:
         """Draws one of `items`."""
         return items[self.integer(0, len(items))]
 
-    def shuffle[T](self, items: list[T]) -> None:
+    def shuffle(self, items: list[str]) -> None:
         """Puts `items` into random order, in place."""
         draw = self._random.random
         for last in range(len(items) - 1, 0, -1):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
@@ -11,6 +12,10 @@ from patheval import tokenization
 from patheval.errors import PrerequisiteError
 from patheval.tokenization import TokenCodec
 
+SPACE = "[ \u0120\u2581]"  # As vocabularies of bytes and of SentencePiece write it.
+NEWLINE = "[\n\u010a]"
+
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 _PROBE = "Ann Lee: 6012345678\n\n  The sky is blue. naïve-café?"
 
 
@@ -34,6 +39,19 @@ class PromptTokenizer:
         if backend is None:
             return [len(ids) for ids in self._codec.encode(texts, add_special_tokens=False)]
         return list(map(len, backend.encode_batch_fast(texts, add_special_tokens=False)))
+
+    def joins(self, left: str, right: str) -> bool:
+        """Whether a token spans two neighbours; if none does, texts can be counted apart there.
+
+        Args:
+            left: Regular expression of the character on the left: ASCII, `SPACE` or `NEWLINE`.
+            right: Regular expression of the character on the right, likewise.
+        """
+        pair = re.compile(left + right)
+        return any(
+            pair.search(token) and not _BYTE_TOKEN.fullmatch(token)
+            for token in self._codec.tokenizer.get_vocab()
+        )
 
     @cached_property
     def fingerprint(self) -> str:
@@ -106,7 +124,7 @@ class PieceCounter:
 
     def tokens_each(self, pieces: Sequence[str]) -> list[int]:
         """Returns the tokens that each of `pieces` adds, and remembers them."""
-        new = list({piece for piece in pieces if piece not in self._known})
+        new = list(set(pieces).difference(self._known))
         if new:
             self._known.update(zip(new, self.tokens_each_once(new), strict=True))
         return [self._known[piece] for piece in pieces]

@@ -1,4 +1,4 @@
-"""RULER's needle in a haystack: a magic number hidden in repeated lines of noise."""
+"""RULER's needle in a haystack of noise: a magic number hidden in repeated lines."""
 
 from functools import cache, partial
 from typing import Any
@@ -50,7 +50,7 @@ def build_doc(recipe: Recipe, noise: RepeatedLine, index: int) -> Doc:
     rng = recipe.rng(index)
     place = rng.fraction()
     key = draw_word(rng)
-    value = str(rng.integer(10**6, 10**7))
+    value = draw_number(rng)
     needle = render_needle(key, value)
     answer_prefix = render_answer_prefix(key)
 
@@ -58,17 +58,16 @@ def build_doc(recipe: Recipe, noise: RepeatedLine, index: int) -> Doc:
         num_before = int(place * num_lines)
         before, skipped_before = noise.split(num_before)
         after, skipped_after = noise.split(num_lines - num_before)
-        near_prompt = render_prompt([NOISE] * before + [needle] + [NOISE] * after, key)
+        near_prompt = render_prompt("\n".join([NOISE] * before + [needle] + [NOISE] * after), key)
         near_tokens = recipe.tokenizer.num_tokens(near_prompt + answer_prefix)
         return near_tokens + noise.tokens * (skipped_before + skipped_after)
 
     num_lines, total_tokens = recipe.largest_fitting(num_tokens, smallest=1)
     num_before = int(place * num_lines)
-    prompt = render_prompt(
-        [NOISE] * num_before + [needle] + [NOISE] * (num_lines - num_before), key
-    )
+    lines = [NOISE] * num_before + [needle] + [NOISE] * (num_lines - num_before)
+    prompt = render_prompt("\n".join(lines), key)
     before, skipped = noise.split(num_before)
-    near_prompt = render_prompt([NOISE] * before + [needle], key)
+    near_prompt = render_prompt("\n".join([NOISE] * before + [needle]), key)
     text_before_value = near_prompt[: near_prompt.index(value)]
     return Doc(
         index=index,
@@ -89,26 +88,42 @@ def draw_word(rng: SampleRng) -> str:
     return f"{rng.choice(_words('adjective'))}-{rng.choice(_words('noun'))}"
 
 
-def render_needle(key: str, value: str) -> str:
-    """Writes the sentence that hides the number `value` under `key`."""
-    return f"One of the special magic numbers for {key} is: {value}."
+def draw_uuid(rng: SampleRng) -> str:
+    """Draws a UUID of version 4."""
+    a, b, c, d = (rng.integer(0, 2**32) for _ in range(4))
+    version, variant = 0x4000 | b & 0xFFF, 0x8000 | c >> 16 & 0x3FFF
+    return f"{a:08x}-{b >> 16:04x}-{version:04x}-{variant:04x}-{c & 0xFFFF:04x}{d:08x}"
 
 
-def render_prompt(lines: list[str], query: str) -> str:
-    """Writes a prompt that asks for the number of `query` in a haystack of `lines`."""
-    return "\n".join(
-        [
-            "A special magic number is hidden within the following text. Make sure to memorize it. "
-            "I will quiz you about the number afterwards.",
-            *lines,
-            f"What is the special magic number for {query} mentioned in the provided text?",
-        ]
+def draw_number(rng: SampleRng) -> str:
+    """Draws a number of seven digits."""
+    return str(rng.integer(10**6, 10**7))
+
+
+def render_needle(key: str, value: str, kind: str = "number") -> str:
+    """Writes the sentence that hides `value`, a number or a uuid, under `key`."""
+    return f"One of the special magic {kind}s for {key} is: {value}."
+
+
+def render_prompt(context: str, query: str, kind: str = "number") -> str:
+    """Writes a prompt that asks for the value of `query` hidden in `context`.
+
+    Args:
+        context: The haystack with its needles.
+        query: The queried key.
+        kind: What the value is, number or uuid.
+    """
+    return (
+        f"A special magic {kind} is hidden within the following text. Make sure to memorize it. "
+        f"I will quiz you about the {kind} afterwards.\n"
+        f"{context}\n"
+        f"What is the special magic {kind} for {query} mentioned in the provided text?"
     )
 
 
-def render_answer_prefix(query: str) -> str:
+def render_answer_prefix(query: str, kind: str = "number") -> str:
     """Writes the start of the answer, which follows the prompt directly."""
-    return f" The special magic number for {query} mentioned in the provided text is"
+    return f" The special magic {kind} for {query} mentioned in the provided text is"
 
 
 @cache

@@ -33,6 +33,21 @@ def test_draws_are_fixed_for_ever():
     assert "".join(rng.choice(("a", "b", "c")) for _ in range(8)) == "cabcbacc"
 
 
+def test_shuffle_is_fixed_and_fair():
+    items = list("abcdef")
+    SampleRng("shuffle").shuffle(items)
+    again = list("abcdef")
+    SampleRng("shuffle").shuffle(again)
+    assert items == again
+    assert sorted(items) == list("abcdef")
+    firsts = []
+    for seed in range(600):
+        letters = list("abc")
+        SampleRng(seed).shuffle(letters)
+        firsts.append(letters[0])
+    assert all(160 < firsts.count(letter) < 240 for letter in "abc")
+
+
 def test_draws_ignore_and_leave_the_global_state():
     random.seed(1)
     state = random.getstate()

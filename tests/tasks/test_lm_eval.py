@@ -1,6 +1,7 @@
 """The tasks as lm-eval finds, builds, runs and scores them."""
 
 import re
+from collections import Counter
 from importlib.resources import files
 
 import pytest
@@ -10,12 +11,18 @@ from lm_eval.tasks import TaskManager
 
 from patheval.tasks.generation import LazyDocs
 from patheval.tasks.phonebook import generate as phonebook
-from patheval.tasks.ruler import niah
+from patheval.tasks.ruler import cwe, fwe, niah, vt
 
 TASK_FOLDER = str(files("patheval.tasks"))
+RULER_LABELS = ["512", "1k", "2k", "4k", "8k", "16k", "32k", "64k"]
 BENCHMARKS = {
     "path_phonebook": (["256", "512", "1k", "2k", "4k", "8k"], phonebook.MAX_GEN_TOKS),
-    "path_ruler_niah_single_1": (["512", "1k", "2k", "4k", "8k"], niah.MAX_GEN_TOKS),
+    "path_ruler_niah_single_1": (RULER_LABELS, niah.MAX_GEN_TOKS),
+    "path_ruler_niah_multikey_2": (RULER_LABELS, niah.MAX_GEN_TOKS),
+    "path_ruler_niah_multikey_3": (RULER_LABELS, niah.MAX_GEN_TOKS),
+    "path_ruler_vt": (RULER_LABELS, vt.MAX_GEN_TOKS),
+    "path_ruler_cwe": (RULER_LABELS, cwe.MAX_GEN_TOKS),
+    "path_ruler_fwe": (RULER_LABELS, fwe.MAX_GEN_TOKS),
 }
 
 
@@ -48,11 +55,22 @@ class ScriptedLM(LM):
 
 def oracle(prompt):
     """Reads the answer from the prompt alone."""
+    if prompt.endswith("in the list are:"):
+        listed = re.findall(r" ?\d+\. ([^\d]+?)(?= \d+\.|$)", prompt.split("\n")[-2])
+        return " ".join(word for word, _ in Counter(listed).most_common(10))
+    if prompt.endswith("words are:"):
+        words = prompt.partition("coded words. ")[2].partition("\n")[0].split(" ")
+        return " ".join(word for word, _ in Counter(words).most_common(4))
+    if prompt.endswith("they are: "):
+        value = re.search(r"assigned the value (\d+), they are: $", prompt)[1]
+        chain = prompt[prompt.index(f"= {value}") :]
+        first = re.search(rf"VAR (\w+) = {value}\n", prompt)[1]
+        return " ".join([first, *re.findall(r"VAR (\w+) = VAR", chain)])
     if prompt.endswith(":"):
         name = prompt.rpartition("\n")[2]
         return " " + re.search(rf"^{name} (\d+)$", prompt, re.MULTILINE)[1] + "\nAnn Lee: 1"
     key = re.search(r".* for (.+) mentioned in the provided text is$", prompt)[1]
-    return " " + re.search(rf"for {key} is: (\d+)\.", prompt)[1] + ". The grass is green."
+    return " " + re.search(rf"for {key} is: ([0-9a-f-]+)\.", prompt)[1] + ". The grass is green."
 
 
 def evaluate(task, answer, folder, limit=3):
@@ -74,9 +92,9 @@ def test_every_file_is_a_task_and_every_tag_has_all_lengths():
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_length_and_budget_are_those_of_the_name_and_the_generator(bpe_folder, name):
+def test_length_and_budget_are_those_of_the_name_and_the_generator(english_folder, name):
     labels, max_gen_toks = BENCHMARKS[name]
-    tasks = manager(pretrained=bpe_folder, length=300, seed=5).load([name])["tasks"]
+    tasks = manager(pretrained=english_folder, length=600, seed=5).load([name])["tasks"]
     for label in labels:
         task = tasks[f"{name}_{label}"]
         assert task.config.generation_kwargs["max_gen_toks"] == max_gen_toks
@@ -85,13 +103,13 @@ def test_length_and_budget_are_those_of_the_name_and_the_generator(bpe_folder, n
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_any_length_can_be_asked_for(bpe_folder, name):
-    tasks = manager(tokenizer=bpe_folder, length=700).load([f"{name}_any"])["tasks"]
+def test_any_length_can_be_asked_for(english_folder, name):
+    tasks = manager(tokenizer=english_folder, length=700).load([f"{name}_any"])["tasks"]
     assert tasks[f"{name}_any"].eval_docs[0]["length"] == 700
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_no_more_documents_are_built_than_are_run(bpe_folder, name, monkeypatch):
+def test_no_more_documents_are_built_than_are_run(english_folder, name, monkeypatch):
     built = set()
     read = LazyDocs.__getitem__
 
@@ -100,7 +118,7 @@ def test_no_more_documents_are_built_than_are_run(bpe_folder, name, monkeypatch)
         return read(docs, index)
 
     monkeypatch.setattr(LazyDocs, "__getitem__", note)
-    _, results = evaluate(f"{name}_512", oracle, bpe_folder, limit=2)
+    _, results = evaluate(f"{name}_512", oracle, english_folder, limit=2)
     assert built == {0, 1}
     [counts] = results["n-samples"].values()
     assert counts == {"original": 96 if "phonebook" in name else 500, "effective": 2}
@@ -108,10 +126,13 @@ def test_no_more_documents_are_built_than_are_run(bpe_folder, name, monkeypatch)
 
 @pytest.mark.parametrize(
     ("task", "metric"),
-    [("path_phonebook_1k", "exact_match"), ("path_ruler_niah_single_1_1k", "string_match_all")],
+    [
+        ("path_phonebook_1k", "exact_match"),
+        *((f"{name}_1k", "string_match_all") for name in BENCHMARKS if "ruler" in name),
+    ],
 )
-def test_oracle_scores_one_and_silence_zero(bpe_folder, task, metric):
-    lm, results = evaluate(task, oracle, bpe_folder)
+def test_oracle_scores_one_and_silence_zero(english_folder, task, metric):
+    lm, results = evaluate(task, oracle, english_folder)
     scores = results["results"][task]
     assert scores[f"{metric},none"] == 1
     assert scores[f"{metric}_stderr,none"] == 0
@@ -120,19 +141,19 @@ def test_oracle_scores_one_and_silence_zero(bpe_folder, task, metric):
         doc = sample["doc"]
         assert request.args[0] == doc["prompt"] + doc.get("answer_prefix", "")
 
-    _, results = evaluate(task, lambda prompt: "", bpe_folder)
+    _, results = evaluate(task, lambda prompt: "", english_folder)
     scores = results["results"][task]
     assert scores[f"{metric},none"] == 0
     assert scores["empty,none"] == 1
     assert results["higher_is_better"][task] == {metric: True, "empty": False}
 
 
-def test_standard_error_is_that_of_the_mean(bpe_folder):
+def test_standard_error_is_that_of_the_mean(english_folder):
     answers = iter(["right", "", "", ""])
     _, results = evaluate(
         "path_phonebook_512",
         lambda prompt: oracle(prompt) if next(answers) else "",
-        bpe_folder,
+        english_folder,
         limit=4,
     )
     scores = results["results"]["path_phonebook_512"]

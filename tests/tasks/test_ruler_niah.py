@@ -33,7 +33,7 @@ def test_recorded_prompts_of_the_original_are_rendered_byte_for_byte(
     # Written by the generator of NVIDIA/RULER at c3f5e3b for 1024, 4096 and 16384 tokens.
     lines = [NOISE] * num_lines
     lines.insert(num_before, render_needle(key, value))
-    text = render_prompt(lines, key) + render_answer_prefix(key)
+    text = render_prompt("\n".join(lines), key) + render_answer_prefix(key)
     assert hashlib.sha256(text.encode()).hexdigest().startswith(sha256)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from patheval.errors import PrerequisiteError
 from patheval.tasks.ruler.niah import NOISE
-from patheval.tasks.tokenization import RepeatedLine, load_tokenizer
+from patheval.tasks.tokenization import PieceCounter, RepeatedLine, load_tokenizer
 
 
 def test_special_tokens_count(tokenizer_folders):
@@ -71,3 +71,27 @@ def test_lines_that_merge_are_all_encoded(tokenizer_folders):
     tokenizer = load_tokenizer({"tokenizer": tokenizer_folders["two-lines"]})
     assert tokenizer.num_tokens(f"{NOISE}\n" * 50) == 25
     assert RepeatedLine(tokenizer, f"{NOISE}\n", max_tokens=2000).split(50) == (50, 0)
+
+
+@pytest.mark.parametrize("kind", ["bpe-2k", "bpe-2k-bos", "chars-bos"])
+def test_counts_of_pieces_add_up(tokenizer_folders, kind):
+    tokenizer = load_tokenizer({"tokenizer": tokenizer_folders[kind]})
+    counter = PieceCounter(tokenizer, "One")
+    words = [" grass", " is", " green.", " 1234567", " grass"]
+    assert counter.adds_up(words)
+    assert counter.tokens_each(words) == counter.tokens_each_once(words)
+    whole = tokenizer.num_tokens("One" + "".join(words))
+    assert whole == tokenizer.num_tokens("One") + sum(counter.tokens_each(words))
+
+
+def test_pieces_that_merge_do_not_add_up(tokenizer_folders):
+    counter = PieceCounter(load_tokenizer({"tokenizer": tokenizer_folders["two-lines"]}), "\n")
+    assert not counter.adds_up([f"{NOISE}\n"] * 4)
+
+
+def test_vocabulary_tells_where_tokens_join(tokenizer_folders):
+    bpe = load_tokenizer({"tokenizer": tokenizer_folders["bpe-2k"]})
+    chars = load_tokenizer({"tokenizer": tokenizer_folders["chars"]})
+    assert bpe.joins("[a-z]", "[a-z]")
+    assert not bpe.joins("[a-z]", "[0-9]")
+    assert not chars.joins("[a-z]", "[a-z]")
