@@ -233,7 +233,8 @@ def test_stock_checkpoints_are_rope_baselines(model_type: str, tmp_path: Path) -
     context, continuation = "ab" * 150, "yz"
     (result,) = lm.loglikelihood(instances("loglikelihood", (context, continuation)))
     token_ids = torch.tensor([lm.tok_encode(context + continuation)])
-    logprobs = torch.log_softmax(model(token_ids).logits[0].double(), dim=-1)
+    with torch.no_grad():
+        logprobs = torch.log_softmax(model(token_ids).logits[0].double(), dim=-1)
     last = logprobs[-3:-1].gather(1, token_ids[0, -2:, None])
     assert result[0] == pytest.approx(float(last.sum()), abs=1e-3)
     assert lm.get_model_info()["attention"] == "rope"
