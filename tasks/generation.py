@@ -9,6 +9,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, NotRequired, Self, TypedDict
 
 from patheval.errors import PrerequisiteError, UnsupportedError
@@ -222,6 +223,40 @@ class LazyDocs:
     def features(self) -> dict[str, type]:
         """Type of each field of a document, by name."""
         return {name: type(value) for name, value in self[0].items()}
+
+
+def dataset(
+    task: str, *, max_gen_toks: int, num_samples: int
+) -> Callable[[Callable[[Recipe], Callable[[int], Doc]]], Callable[..., dict[str, LazyDocs]]]:
+    """Makes a function that prepares a task into the one that lm-eval calls for its dataset.
+
+    The decorated function gets the recipe and returns what makes the document at an index. The
+    resulting one takes `target_length`, the length in tokens that the task's name states (None
+    reads it from the metadata), and the task's metadata, and raises as `Recipe.from_metadata`.
+
+    Args:
+        task: Name of the task without its length.
+        max_gen_toks: Generation budget, in tokens.
+        num_samples: Number of documents by default.
+    """
+
+    def decorate(
+        prepare: Callable[[Recipe], Callable[[int], Doc]],
+    ) -> Callable[..., dict[str, LazyDocs]]:
+        @wraps(prepare)
+        def make(*, target_length: int | None = None, **metadata: Any) -> dict[str, LazyDocs]:
+            recipe = Recipe.from_metadata(
+                task,
+                metadata,
+                target_length=target_length,
+                max_gen_toks=max_gen_toks,
+                num_samples=num_samples,
+            )
+            return {"test": LazyDocs(recipe.num_samples, prepare(recipe))}
+
+        return make
+
+    return decorate
 
 
 def _integer(name: str, value: object, minimum: int | None = None) -> int:

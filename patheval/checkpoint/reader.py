@@ -71,15 +71,6 @@ class Checkpoint:
             return finite(self._stored_tensors(), str(self.path))
         return map_weights(self.config, self._stored_tensors(), str(self.path))
 
-    def check_finite(self) -> None:
-        """Reads all weights once.
-
-        Raises:
-            CheckpointError: A tensor holds NaN or infinity, or a check of `tensors` fails.
-        """
-        for _ in self.tensors():
-            pass
-
     def fingerprint(self) -> str:
         """Hashes names, shapes, dtypes and values, whatever the sharding or file order.
 

@@ -1,38 +1,23 @@
 """PhoneBook documents: a list of names and numbers, two worked examples, one name to look up."""
 
 from bisect import bisect_right
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import names
 
-from ..generation import Doc, LazyDocs, Recipe, SampleRng
+from ..generation import Doc, Recipe, SampleRng, dataset
 
 MAX_GEN_TOKS = 50
 NUM_SAMPLES = 96
 NUM_EXAMPLES = 2
 
 
-def phonebook(*, target_length: int | None = None, **metadata: Any) -> dict[str, LazyDocs]:
-    """Makes the dataset of one PhoneBook task.
-
-    Args:
-        target_length: Length in tokens that the task's name states; None reads it from `metadata`.
-        **metadata: The task's metadata, as lm-eval passes it.
-
-    Raises:
-        PrerequisiteError: The length or the tokenizer is missing.
-        UnsupportedError: A value in `metadata` is out of range.
-    """
-    recipe = Recipe.from_metadata(
-        "phonebook",
-        metadata,
-        target_length=target_length,
-        max_gen_toks=MAX_GEN_TOKS,
-        num_samples=NUM_SAMPLES,
-    )
-    return {"test": LazyDocs(recipe.num_samples, partial(build_doc, recipe))}
+@dataset("phonebook", max_gen_toks=MAX_GEN_TOKS, num_samples=NUM_SAMPLES)
+def phonebook(recipe: Recipe) -> Callable[[int], Doc]:
+    """Makes the dataset of one PhoneBook task."""
+    return partial(build_doc, recipe)
 
 
 def build_doc(recipe: Recipe, index: int) -> Doc:

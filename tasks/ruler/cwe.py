@@ -1,15 +1,15 @@
 """RULER's common words extraction: which ten words of a long numbered list occur most often."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wonderwords import RandomWord
 
 from patheval.errors import UnsupportedError
 
-from ..generation import Doc, LazyDocs, Recipe, SampleRng
+from ..generation import Doc, Recipe, SampleRng, dataset
 from ..tokenization import SPACE, PieceCounter, PromptTokenizer
 
 MAX_GEN_TOKS = 120
@@ -44,27 +44,10 @@ def sizes_of(length: int) -> Sizes:
     return Sizes(10, 1, 1, 2, 1)
 
 
-def cwe(*, target_length: int | None = None, **metadata: Any) -> dict[str, LazyDocs]:
-    """Makes the dataset of one common words extraction task, with one worked example.
-
-    Args:
-        target_length: Length in tokens that the task's name states; None reads it from `metadata`.
-        **metadata: The task's metadata, as lm-eval passes it.
-
-    Raises:
-        PrerequisiteError: The length or the tokenizer is missing.
-        UnsupportedError: A value in `metadata` is out of range.
-    """
-    recipe = Recipe.from_metadata(
-        "ruler_cwe",
-        metadata,
-        target_length=target_length,
-        max_gen_toks=MAX_GEN_TOKS,
-        num_samples=NUM_SAMPLES,
-    )
-    return {
-        "test": LazyDocs(recipe.num_samples, partial(build_doc, recipe, _List(recipe.tokenizer)))
-    }
+@dataset("ruler_cwe", max_gen_toks=MAX_GEN_TOKS, num_samples=NUM_SAMPLES)
+def cwe(recipe: Recipe) -> Callable[[int], Doc]:
+    """Makes the dataset of one common words extraction task, with one worked example."""
+    return partial(build_doc, recipe, _List(recipe.tokenizer))
 
 
 def build_doc(recipe: Recipe, entries: "_List", index: int) -> Doc:

@@ -1,12 +1,11 @@
 """RULER's frequent words extraction: the three most frequent words of a coded text."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import takewhile
 from math import pi
-from typing import Any
 
-from ..generation import Doc, LazyDocs, Recipe, SampleRng
+from ..generation import Doc, Recipe, SampleRng, dataset
 from ..tokenization import SPACE, PieceCounter
 
 MAX_GEN_TOKS = 50
@@ -23,31 +22,16 @@ _LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 _PROBE_WORDS = 300
 
 
-def fwe(*, target_length: int | None = None, **metadata: Any) -> dict[str, LazyDocs]:
-    """Makes the dataset of one frequent words extraction task.
-
-    Args:
-        target_length: Length in tokens that the task's name states; None reads it from `metadata`.
-        **metadata: The task's metadata, as lm-eval passes it.
-
-    Raises:
-        PrerequisiteError: The length or the tokenizer is missing.
-        UnsupportedError: A value in `metadata` is out of range.
-    """
-    recipe = Recipe.from_metadata(
-        "ruler_fwe",
-        metadata,
-        target_length=target_length,
-        max_gen_toks=MAX_GEN_TOKS,
-        num_samples=NUM_SAMPLES,
-    )
+@dataset("ruler_fwe", max_gen_toks=MAX_GEN_TOKS, num_samples=NUM_SAMPLES)
+def fwe(recipe: Recipe) -> Callable[[int], Doc]:
+    """Makes the dataset of one frequent words extraction task."""
     counter = PieceCounter(recipe.tokenizer, NOISE_WORD)
     rng = SampleRng("ruler_fwe", "probe")
     words = [_draw_word(rng) for _ in range(_PROBE_WORDS)] + [NOISE_WORD] * _PROBE_WORDS
     rng.shuffle(words)
     apart = not recipe.tokenizer.joins("[a-z.]", SPACE)
     exact = counter if apart and counter.adds_up([f" {word}" for word in words]) else None
-    return {"test": LazyDocs(recipe.num_samples, partial(build_doc, recipe, exact))}
+    return partial(build_doc, recipe, exact)
 
 
 def build_doc(recipe: Recipe, counter: PieceCounter | None, index: int) -> Doc:

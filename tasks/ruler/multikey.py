@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, islice
-from typing import Any
 
-from ..generation import Doc, LazyDocs, Recipe, SampleRng
+from ..generation import Doc, Recipe, SampleRng, dataset
 from ..tokenization import NEWLINE, PieceCounter, PromptTokenizer
 from .niah import (
     MAX_GEN_TOKS,
@@ -44,32 +43,16 @@ WORDS_TO_NUMBERS = Needles("number", draw_word, draw_number)
 UUIDS_TO_UUIDS = Needles("uuid", draw_uuid, draw_uuid)
 
 
-def niah_multikey_2(*, target_length: int | None = None, **metadata: Any) -> dict[str, LazyDocs]:
-    """Makes the dataset of one niah_multikey_2 task: words as keys, numbers as values.
-
-    Args:
-        target_length: Length in tokens that the task's name states; None reads it from `metadata`.
-        **metadata: The task's metadata, as lm-eval passes it.
-
-    Raises:
-        PrerequisiteError: The length or the tokenizer is missing.
-        UnsupportedError: A value in `metadata` is out of range.
-    """
-    return _dataset("ruler_niah_multikey_2", WORDS_TO_NUMBERS, target_length, metadata)
+@dataset("ruler_niah_multikey_2", max_gen_toks=MAX_GEN_TOKS, num_samples=NUM_SAMPLES)
+def niah_multikey_2(recipe: Recipe) -> Callable[[int], Doc]:
+    """Makes the dataset of one niah_multikey_2 task: words as keys, numbers as values."""
+    return _prepare(recipe, WORDS_TO_NUMBERS)
 
 
-def niah_multikey_3(*, target_length: int | None = None, **metadata: Any) -> dict[str, LazyDocs]:
-    """Makes the dataset of one niah_multikey_3 task: UUIDs as keys and as values.
-
-    Args:
-        target_length: Length in tokens that the task's name states; None reads it from `metadata`.
-        **metadata: The task's metadata, as lm-eval passes it.
-
-    Raises:
-        PrerequisiteError: The length or the tokenizer is missing.
-        UnsupportedError: A value in `metadata` is out of range.
-    """
-    return _dataset("ruler_niah_multikey_3", UUIDS_TO_UUIDS, target_length, metadata)
+@dataset("ruler_niah_multikey_3", max_gen_toks=MAX_GEN_TOKS, num_samples=NUM_SAMPLES)
+def niah_multikey_3(recipe: Recipe) -> Callable[[int], Doc]:
+    """Makes the dataset of one niah_multikey_3 task: UUIDs as keys and as values."""
+    return _prepare(recipe, UUIDS_TO_UUIDS)
 
 
 def build_doc(recipe: Recipe, needles: Needles, counter: "LineCounter | None", index: int) -> Doc:
@@ -215,19 +198,10 @@ class _Lines:
             self._tokens += list(accumulate(counts, initial=self._tokens[-1]))[1:]
 
 
-def _dataset(
-    task: str, needles: Needles, target_length: int | None, metadata: dict[str, Any]
-) -> dict[str, LazyDocs]:
-    recipe = Recipe.from_metadata(
-        task,
-        metadata,
-        target_length=target_length,
-        max_gen_toks=MAX_GEN_TOKS,
-        num_samples=NUM_SAMPLES,
-    )
-    rng = SampleRng(task, "probe")
+def _prepare(recipe: Recipe, needles: Needles) -> Callable[[int], Doc]:
+    rng = SampleRng(recipe.task, "probe")
     probe = [(needles.draw_key(rng), needles.draw_value(rng)) for _ in range(_PROBE_LINES)]
     counter = LineCounter(recipe.tokenizer, needles.kind, probe)
     apart = not recipe.tokenizer.joins(NEWLINE, "O")
     exact = counter if apart and counter.adds_up(probe) else None
-    return {"test": LazyDocs(recipe.num_samples, partial(build_doc, recipe, needles, exact))}
+    return partial(build_doc, recipe, needles, exact)

@@ -1,11 +1,11 @@
 """RULER's needle in a haystack of noise: a magic number hidden in repeated lines."""
 
+from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
 
 from wonderwords import RandomWord
 
-from ..generation import Doc, LazyDocs, Recipe, SampleRng
+from ..generation import Doc, Recipe, SampleRng, dataset
 from ..tokenization import RepeatedLine
 
 MAX_GEN_TOKS = 128
@@ -14,26 +14,11 @@ NUM_SAMPLES = 500
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 
 
-def niah_single_1(*, target_length: int | None = None, **metadata: Any) -> dict[str, LazyDocs]:
-    """Makes the dataset of one niah_single_1 task: noise lines, a word as key, a number as value.
-
-    Args:
-        target_length: Length in tokens that the task's name states; None reads it from `metadata`.
-        **metadata: The task's metadata, as lm-eval passes it.
-
-    Raises:
-        PrerequisiteError: The length or the tokenizer is missing.
-        UnsupportedError: A value in `metadata` is out of range.
-    """
-    recipe = Recipe.from_metadata(
-        "ruler_niah_single_1",
-        metadata,
-        target_length=target_length,
-        max_gen_toks=MAX_GEN_TOKS,
-        num_samples=NUM_SAMPLES,
-    )
+@dataset("ruler_niah_single_1", max_gen_toks=MAX_GEN_TOKS, num_samples=NUM_SAMPLES)
+def niah_single_1(recipe: Recipe) -> Callable[[int], Doc]:
+    """Makes the dataset of one niah_single_1 task: noise, a word as key, a number as value."""
     noise = RepeatedLine(recipe.tokenizer, f"{NOISE}\n", max_tokens=recipe.length)
-    return {"test": LazyDocs(recipe.num_samples, partial(build_doc, recipe, noise))}
+    return partial(build_doc, recipe, noise)
 
 
 def build_doc(recipe: Recipe, noise: RepeatedLine, index: int) -> Doc:

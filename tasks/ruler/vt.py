@@ -1,10 +1,10 @@
 """RULER's variable tracking: a chain of assignments spread over lines of noise."""
 
 import itertools
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-from ..generation import Doc, LazyDocs, Recipe, SampleRng
+from ..generation import Doc, Recipe, SampleRng, dataset
 from ..tokenization import RepeatedLine
 from .niah import NOISE
 
@@ -16,26 +16,11 @@ EXAMPLE_TOKENS = 500
 _LETTERS = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
-def vt(*, target_length: int | None = None, **metadata: Any) -> dict[str, LazyDocs]:
-    """Makes the dataset of one variable tracking task: one chain of four hops, one example.
-
-    Args:
-        target_length: Length in tokens that the task's name states; None reads it from `metadata`.
-        **metadata: The task's metadata, as lm-eval passes it.
-
-    Raises:
-        PrerequisiteError: The length or the tokenizer is missing.
-        UnsupportedError: A value in `metadata` is out of range.
-    """
-    recipe = Recipe.from_metadata(
-        "ruler_vt",
-        metadata,
-        target_length=target_length,
-        max_gen_toks=MAX_GEN_TOKS,
-        num_samples=NUM_SAMPLES,
-    )
+@dataset("ruler_vt", max_gen_toks=MAX_GEN_TOKS, num_samples=NUM_SAMPLES)
+def vt(recipe: Recipe) -> Callable[[int], Doc]:
+    """Makes the dataset of one variable tracking task: one chain of four hops, one example."""
     noise = RepeatedLine(recipe.tokenizer, f"{NOISE}\n", max_tokens=recipe.length)
-    return {"test": LazyDocs(recipe.num_samples, partial(build_doc, recipe, noise))}
+    return partial(build_doc, recipe, noise)
 
 
 def build_doc(recipe: Recipe, noise: RepeatedLine, index: int) -> Doc:
