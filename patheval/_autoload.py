@@ -11,10 +11,11 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from importlib.machinery import ModuleSpec
     from pathlib import Path
     from types import ModuleType
+    from typing import Any
 
 NO_AUTOLOAD = "PATHEVAL_NO_AUTOLOAD"
 HIDE_MODULES = "PATHEVAL_HIDE_MODULES"
@@ -135,6 +136,56 @@ def _add_task_folder(module: "ModuleType") -> None:
     module.TaskManager.__init__ = initialize_with_folder
 
 
+def _load_tasks_before_models(module: "Any") -> None:
+    import functools
+    import inspect
+
+    evaluate = module.simple_evaluate
+    if _EXTENDED in vars(evaluate):
+        return
+    signature = inspect.signature(evaluate)
+    names = {"model", "model_args", "tasks", "task_manager", "metadata"}
+    if missing := names - signature.parameters.keys():
+        raise TypeError(f"simple_evaluate takes no {' and no '.join(sorted(missing))}")
+
+    @functools.wraps(evaluate)
+    def simple_evaluate(*args: object, **kwargs: object) -> object:
+        given = signature.bind(*args, **kwargs).arguments
+        tasks = given.get("tasks") or []
+        own = [name for name in tasks if isinstance(name, str) and name.startswith("path_")]
+        if own and isinstance(given.get("model"), str):
+            # A missing source or a length that cannot be filled shows here, not after minutes.
+            _load_quietly(given.get("task_manager") or _own_task_manager(given), own)
+        return evaluate(*args, **kwargs)
+
+    vars(simple_evaluate)[_EXTENDED] = True
+    module.simple_evaluate = simple_evaluate
+
+
+def _load_quietly(manager: "Any", tasks: list[str]) -> None:
+    import logging
+
+    logger = logging.getLogger("lm_eval.api.task")
+    level = logger.level
+    # What there is to be told about the tasks is told when they are loaded again.
+    logger.setLevel(logging.ERROR)
+    try:
+        manager.load(tasks)
+    finally:
+        logger.setLevel(level)
+
+
+def _own_task_manager(given: "Mapping[str, Any]") -> "Any":
+    from lm_eval.tasks import TaskManager
+    from lm_eval.utils import simple_parse_args_string
+
+    model_args = given.get("model_args") or {}
+    if isinstance(model_args, str):
+        model_args = simple_parse_args_string(model_args)
+    metadata = {**model_args, **(given.get("metadata") or {})}
+    return TaskManager(include_path=task_folder(), include_defaults=False, metadata=metadata)
+
+
 def task_folder() -> "Path":
     """Return the folder of the task definitions, wherever the installation keeps it."""
     from importlib.util import find_spec
@@ -149,4 +200,5 @@ def task_folder() -> "Path":
 _EXTENSIONS: "dict[str, Callable[[ModuleType], None]]" = {
     "lm_eval.models": _register_models,
     "lm_eval.tasks.manager": _add_task_folder,
+    "lm_eval.evaluator": _load_tasks_before_models,
 }

@@ -22,3 +22,7 @@ class UnsupportedError(PathEvalError):
 
 class RequestError(PathEvalError):
     """A request that the model cannot answer as asked, such as a prompt over the length limit."""
+
+
+class ResultsError(PathEvalError):
+    """Results or a board that cannot be read, or that must not be compared."""

@@ -1,20 +1,30 @@
 """What all generated benchmarks share: seeds, length fitting, and documents built on demand.
 
-A document is a pure function of (task, length, tokenizer, seed, index). It does not depend on
-`--limit`, on other tasks, on the order of building, or on any global random state.
+A document is a pure function of (task, length, tokenizer, seed, index), of the preset where it is
+not `reference`, and of the source text where there is one. It does not depend on `--limit`, on
+other tasks, on the order of building, or on any global random state.
 """
 
 import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import Any, NotRequired, Self, TypedDict
+from typing import Any, Generic, NamedTuple, NotRequired, Protocol, Self, TypedDict, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from patheval.errors import PrerequisiteError, UnsupportedError
 
+from .cache import SampleCache
 from .tokenization import PromptTokenizer, load_tokenizer
+
+REFERENCE, PAPER = "reference", "paper"
+PRESETS = (REFERENCE, PAPER)
+
+_stream = np.random.RandomState(0)
 
 
 class Doc(TypedDict):
@@ -31,6 +41,8 @@ class Doc(TypedDict):
         length: Limit in tokens on `num_tokens` plus the generation budget.
         seed: Data seed.
         tokenizer: Fingerprint of the tokenizer that the prompt was sized with.
+        preset: `reference` or `paper`, for tasks of which both make different documents.
+        source_sha256: SHA-256 of the source text, for tasks that have one.
     """
 
     index: int
@@ -43,6 +55,20 @@ class Doc(TypedDict):
     length: int
     seed: int
     tokenizer: str
+    preset: NotRequired[str]
+    source_sha256: NotRequired[str]
+
+
+class Loaded(NamedTuple):
+    """The real text or questions that a task is made of.
+
+    Attributes:
+        data: What the task's own code makes of them.
+        sha256: SHA-256 of their source, in hexadecimal digits.
+    """
+
+    data: Any
+    sha256: str
 
 
 class SampleRng:
@@ -62,6 +88,16 @@ class SampleRng:
         """Draws from [0, 1)."""
         return self._random.random()
 
+    def fractions(self, count: int) -> NDArray[np.float64]:
+        """Draws from [0, 1) `count` times: the same numbers as single draws, but faster."""
+        version, state, gauss = self._random.getstate()
+        # numpy's legacy generator is the same one, and frozen.
+        _stream.set_state(("MT19937", np.array(state[:-1], np.uint32), state[-1], 0, 0.0))
+        draws = _stream.random_sample(count)
+        after = _stream.get_state(legacy=False)["state"]
+        self._random.setstate((version, (*after["key"].tolist(), int(after["pos"])), gauss))
+        return draws
+
     def integer(self, start: int, stop: int) -> int:
         """Draws an integer from [start, stop); the range may hold up to 2**53 numbers."""
         return start + int(self.fraction() * (stop - start))
@@ -70,12 +106,103 @@ class SampleRng:
         """Draws one of `items`."""
         return items[self.integer(0, len(items))]
 
-    def shuffle(self, items: list[str]) -> None:
+    def shuffle(self, items: list[Any]) -> None:
         """Puts `items` into random order, in place."""
-        draw = self._random.random
-        for last in range(len(items) - 1, 0, -1):
-            other = int(draw() * (last + 1))
+        lasts = np.arange(len(items) - 1, 0, -1)
+        others = (self.fractions(len(lasts)) * (lasts + 1)).astype(np.int64)
+        for last, other in zip(lasts.tolist(), others.tolist(), strict=True):
             items[last], items[other] = items[other], items[last]
+
+
+class SizeRule(Protocol):
+    """How many haystack units a prompt gets."""
+
+    def units(
+        self, recipe: "Recipe", num_tokens: Callable[[int], int], smallest: int
+    ) -> tuple[int, int]:
+        """Returns the units, and the tokens of the prompt that holds them.
+
+        Args:
+            recipe: The task.
+            num_tokens: Tokens of the prompt with so many units; must grow with the units.
+            smallest: Fewest units that make a valid prompt.
+
+        Raises:
+            UnsupportedError: Not even the smallest prompt fits, or more units add no tokens.
+        """
+
+
+class Exact:
+    """As many units as fit; one more does not.
+
+    Attributes:
+        last: The units of the latest prompt.
+    """
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def units(
+        self, recipe: "Recipe", num_tokens: Callable[[int], int], smallest: int
+    ) -> tuple[int, int]:
+        """Searches along the slope of the token count, so that few prompts are counted."""
+        budget = recipe.length - recipe.max_gen_toks
+        smallest_tokens = num_tokens(smallest)
+        if smallest_tokens > budget:
+            raise UnsupportedError(
+                f"{recipe.task} cannot fit {recipe.length} tokens: its smallest prompt takes "
+                f"{smallest_tokens} and generation {recipe.max_gen_toks}; "
+                f"use a length of at least {smallest_tokens + recipe.max_gen_toks}"
+            )
+        tokens_per_unit = (num_tokens(smallest + 16) - smallest_tokens) / 16
+        if tokens_per_unit <= 0:
+            raise UnsupportedError(
+                f"{recipe.task} cannot be sized: its tokenizer gives {smallest_tokens} tokens to "
+                "prompts of any size; pass one whose vocabulary covers English text"
+            )
+        fits, fits_tokens = smallest, smallest_tokens
+        probe = fits + max(1, int((budget - fits_tokens) / tokens_per_unit))
+        while (probe_tokens := num_tokens(probe)) <= budget:
+            if probe_tokens > smallest_tokens:
+                tokens_per_unit = (probe_tokens - smallest_tokens) / (probe - smallest)
+            fits, fits_tokens = probe, probe_tokens
+            probe = fits + max(1, int((budget - fits_tokens) / tokens_per_unit))
+        too_large, too_many_tokens = probe, probe_tokens
+        halve = False
+        while (gap := too_large - fits) > 1:
+            straight = int(gap * (budget - fits_tokens) / (too_many_tokens - fits_tokens))
+            probe = fits + (gap // 2 if halve else min(max(1, straight), gap - 1))
+            probe_tokens = num_tokens(probe)
+            if probe_tokens <= budget:
+                fits, fits_tokens = probe, probe_tokens
+            else:
+                too_large, too_many_tokens = probe, probe_tokens
+            halve = too_large - fits > gap // 2
+        self.last = fits
+        return fits, fits_tokens
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The same units for all prompts; whole steps less where a prompt would be too long.
+
+    Attributes:
+        start: The units.
+        step: Units that one step takes away.
+    """
+
+    start: int
+    step: int
+
+    def units(
+        self, recipe: "Recipe", num_tokens: Callable[[int], int], smallest: int
+    ) -> tuple[int, int]:
+        """Goes down by steps; a prompt that no step fits is sized exactly."""
+        for units in range(self.start, smallest - 1, -self.step):
+            tokens = num_tokens(units)
+            if tokens <= recipe.length - recipe.max_gen_toks:
+                return units, tokens
+        return Exact().units(recipe, num_tokens, smallest)
 
 
 @dataclass(frozen=True)
@@ -89,6 +216,7 @@ class Recipe:
         num_samples: Number of documents.
         seed: Data seed.
         tokenizer: The model's tokenizer.
+        size_rule: How many haystack units a prompt gets.
     """
 
     task: str
@@ -97,6 +225,7 @@ class Recipe:
     num_samples: int
     seed: int
     tokenizer: PromptTokenizer
+    size_rule: SizeRule = field(default_factory=Exact)
 
     @classmethod
     def from_metadata(
@@ -131,12 +260,12 @@ class Recipe:
             )
         return cls(
             task=task,
-            length=_integer("length", length, minimum=1),
+            length=checked_integer("length", length, minimum=1),
             max_gen_toks=max_gen_toks,
-            num_samples=_integer(
+            num_samples=checked_integer(
                 "num_samples", metadata.get("num_samples", num_samples), minimum=1
             ),
-            seed=_integer("data_seed", metadata.get("data_seed", 0)),
+            seed=checked_integer("data_seed", metadata.get("data_seed", 0)),
             tokenizer=load_tokenizer(metadata),
         )
 
@@ -145,52 +274,14 @@ class Recipe:
         return SampleRng(self.task, self.length, self.tokenizer.fingerprint, self.seed, index)
 
     def largest_fitting(self, num_tokens: Callable[[int], int], smallest: int) -> tuple[int, int]:
-        """Finds the most haystack units with which a prompt still fits the length.
-
-        That many fit and one more does not. The search follows the slope of the token count,
-        which is nearly straight, so that few prompts are encoded.
-
-        Args:
-            num_tokens: Tokens of the prompt with so many units; must grow with the units.
-            smallest: Fewest units that make a valid prompt.
-
-        Returns:
-            The units, and the tokens of the prompt that holds them.
-
-        Raises:
-            UnsupportedError: Not even the smallest prompt fits, or more units add no tokens.
-        """
-        budget = self.length - self.max_gen_toks
-        smallest_tokens = num_tokens(smallest)
-        if smallest_tokens > budget:
-            raise UnsupportedError(
-                f"{self.task} cannot fit {self.length} tokens: its smallest prompt takes "
-                f"{smallest_tokens} and generation {self.max_gen_toks}; "
-                f"use a length of at least {smallest_tokens + self.max_gen_toks}"
-            )
-        tokens_per_unit = (num_tokens(smallest + 16) - smallest_tokens) / 16
-        if tokens_per_unit <= 0:
-            raise UnsupportedError(
-                f"{self.task} cannot be sized: its tokenizer gives {smallest_tokens} tokens to "
-                "prompts of any size; pass one whose vocabulary covers English text"
-            )
-        fits, fits_tokens = smallest, smallest_tokens
-        too_large: int | None = None
-        while too_large is None or too_large - fits > 1:
-            probe = fits + max(1, int((budget - fits_tokens) / tokens_per_unit))
-            if too_large is not None:
-                probe = min(probe, too_large - 1)
-            probe_tokens = num_tokens(probe)
-            if probe_tokens > smallest_tokens:
-                tokens_per_unit = (probe_tokens - smallest_tokens) / (probe - smallest)
-            if probe_tokens <= budget:
-                fits, fits_tokens = probe, probe_tokens
-            else:
-                too_large = probe
-        return fits, fits_tokens
+        """Sizes a prompt by the recipe's rule; arguments and errors are those of `SizeRule`."""
+        return self.size_rule.units(self, num_tokens, smallest)
 
 
-class LazyDocs:
+_AnyDoc = TypeVar("_AnyDoc", bound=Mapping[str, Any])
+
+
+class LazyDocs(Generic[_AnyDoc]):
     """The test split of a generated task: each document is built when first read.
 
     lm-eval passes no `--limit` to the code that makes a dataset; building on demand keeps a run of
@@ -199,25 +290,47 @@ class LazyDocs:
     Args:
         num_docs: Number of documents.
         build: Makes the document at an index from 0 to `num_docs` - 1.
+        cache: Where built documents are kept on disk; None to keep none.
     """
 
-    def __init__(self, num_docs: int, build: Callable[[int], Doc]) -> None:
+    def __init__(
+        self,
+        num_docs: int,
+        build: Callable[[int], _AnyDoc],
+        cache: SampleCache | None = None,
+    ) -> None:
         self._num_docs = num_docs
         self._build = build
-        self._docs: dict[int, Doc] = {}
+        self._cache = cache
+        self._docs: dict[int, _AnyDoc] = {}
 
     def __len__(self) -> int:
         return self._num_docs
 
-    def __getitem__(self, index: int) -> Doc:
+    def __getitem__(self, index: int) -> _AnyDoc:
         """Returns the document at `index`, the same object at every call."""
         index = range(self._num_docs)[index]
         if index not in self._docs:
-            self._docs[index] = self._build(index)
+            self._docs[index] = self.make(index)
         return self._docs[index]
 
-    def __iter__(self) -> Iterator[Doc]:
+    def __iter__(self) -> Iterator[_AnyDoc]:
         return map(self.__getitem__, range(self._num_docs))
+
+    def make(self, index: int) -> _AnyDoc:
+        """Returns the document at `index` from disk, or builds and stores it; not kept here."""
+        if self._cache is None:
+            return self._build(index)
+        stored = self._cache.load(index)
+        if stored is not None:
+            return cast(_AnyDoc, stored)
+        doc = self._build(index)
+        self._cache.store(index, doc)
+        return doc
+
+    def is_stored(self, index: int) -> bool:
+        """Whether the document at `index` is on disk."""
+        return self._cache is not None and self._cache.holds(index)
 
     @property
     def features(self) -> dict[str, type]:
@@ -226,25 +339,34 @@ class LazyDocs:
 
 
 def dataset(
-    task: str, *, max_gen_toks: int, num_samples: int
-) -> Callable[[Callable[[Recipe], Callable[[int], Doc]]], Callable[..., dict[str, LazyDocs]]]:
+    task: str,
+    *,
+    max_gen_toks: int,
+    num_samples: int,
+    source: Callable[[Mapping[str, Any]], Loaded] | None = None,
+    step: Callable[[int], int] | None = None,
+) -> Callable[[Callable[..., Callable[[int], Doc]]], Callable[..., dict[str, LazyDocs[Doc]]]]:
     """Makes a function that prepares a task into the one that lm-eval calls for its dataset.
 
-    The decorated function gets the recipe and returns what makes the document at an index. The
-    resulting one takes `target_length`, the length in tokens that the task's name states (None
-    reads it from the metadata), and the task's metadata, and raises as `Recipe.from_metadata`.
+    The decorated function gets the recipe, and the source's data if there is a source, and returns
+    what makes the document at an index. The resulting one takes `target_length`, the length in
+    tokens that the task's name states (None reads it from the metadata), and the task's metadata,
+    and raises as `Recipe.from_metadata` and `source` do.
 
     Args:
         task: Name of the task without its length.
         max_gen_toks: Generation budget, in tokens.
         num_samples: Number of documents by default.
+        source: Loads what the task is made of, given the metadata.
+        step: Units of a step at a length in tokens, for a task whose preset `paper` sizes prompts
+            in steps; the first document's exact size is where they start.
     """
 
     def decorate(
-        prepare: Callable[[Recipe], Callable[[int], Doc]],
-    ) -> Callable[..., dict[str, LazyDocs]]:
+        prepare: Callable[..., Callable[[int], Doc]],
+    ) -> Callable[..., dict[str, LazyDocs[Doc]]]:
         @wraps(prepare)
-        def make(*, target_length: int | None = None, **metadata: Any) -> dict[str, LazyDocs]:
+        def make(*, target_length: int | None = None, **metadata: Any) -> dict[str, LazyDocs[Doc]]:
             recipe = Recipe.from_metadata(
                 task,
                 metadata,
@@ -252,14 +374,63 @@ def dataset(
                 max_gen_toks=max_gen_toks,
                 num_samples=num_samples,
             )
-            return {"test": LazyDocs(recipe.num_samples, prepare(recipe))}
+            marks: dict[str, str] = {}
+            sources = []
+            if source is not None:
+                data, marks["source_sha256"] = source(metadata)
+                sources.append(data)
+            build = prepare(recipe, *sources)
+            if preset_of(metadata) == PAPER and step is not None:
+                marks["preset"] = PAPER
+                build = _in_steps(recipe, step(recipe.length), sources, prepare)
+            cache = SampleCache.of(
+                task,
+                recipe.length,
+                recipe.max_gen_toks,
+                recipe.seed,
+                recipe.tokenizer.fingerprint,
+                marks,
+                made_by=prepare,
+            )
+
+            def build_marked(index: int) -> Doc:
+                return cast(Doc, {**build(index), **marks})
+
+            return {"test": LazyDocs(recipe.num_samples, build_marked, cache)}
 
         return make
 
     return decorate
 
 
-def _integer(name: str, value: object, minimum: int | None = None) -> int:
+def _in_steps(
+    recipe: Recipe, step: int, sources: list[Any], prepare: Callable[..., Callable[[int], Doc]]
+) -> Callable[[int], Doc]:
+    exact = Exact()
+    prepare(replace(recipe, size_rule=exact), *sources)(0)
+    return prepare(replace(recipe, size_rule=Steps(exact.last, step)), *sources)
+
+
+def preset_of(metadata: Mapping[str, Any]) -> str:
+    """Returns the preset that the metadata name, `reference` if none.
+
+    Raises:
+        UnsupportedError: There is no such preset.
+    """
+    preset = metadata.get("preset", REFERENCE)
+    if preset not in PRESETS:
+        raise UnsupportedError(
+            f"preset is {preset!r} and must be {' or '.join(PRESETS)}; correct it in --metadata"
+        )
+    return str(preset)
+
+
+def checked_integer(name: str, value: object, minimum: int | None = None) -> int:
+    """Returns a value from the metadata that must be an integer.
+
+    Raises:
+        UnsupportedError: It is none, or below the minimum.
+    """
     if isinstance(value, int) and (minimum is None or value >= minimum):
         return value
     wanted = "an integer" if minimum is None else f"an integer of at least {minimum}"

@@ -1,6 +1,7 @@
 """Tokenizers as the data generators use them: loading, exact token counts, identity."""
 
 import hashlib
+import itertools
 import json
 import re
 import sys
@@ -9,7 +10,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from patheval import tokenization
-from patheval.errors import PrerequisiteError
+from patheval.errors import PrerequisiteError, UnsupportedError
 from patheval.tokenization import TokenCodec
 
 SPACE = "[ \u0120\u2581]"  # As vocabularies of bytes and of SentencePiece write it.
@@ -52,6 +53,84 @@ class PromptTokenizer:
             pair.search(token) and not _BYTE_TOKEN.fullmatch(token)
             for token in self._codec.tokenizer.get_vocab()
         )
+
+    def cut_middle(self, text: str, max_tokens: int) -> str:
+        """Cuts the middle out of a text of more than `max_tokens` tokens, special ones included.
+
+        The first and the last half of `max_tokens` are decoded on their own and joined, as
+        LongBench does it. Encoding the result again can give a token more or less.
+
+        Args:
+            text: The text.
+            max_tokens: At least 2.
+        """
+        ids = self._encode(text)
+        if len(ids) <= max_tokens:
+            return text
+        half = max_tokens // 2
+        head, tail = (
+            self._codec.tokenizer.decode(part, skip_special_tokens=True)
+            for part in (ids[:half], ids[-half:])
+        )
+        return f"{head}{tail}"
+
+    def clean_cuts(self, text: str, edges: Sequence[int]) -> list[tuple[int, int]]:
+        """Finds places where a text can be cut so that its start keeps the tokens that it had.
+
+        Each is the last such place before white space that leaves at most `edge` tokens in front.
+
+        Args:
+            text: The text.
+            edges: Token counts, special tokens included, none above that of the text.
+
+        Returns:
+            For each edge the number of characters and of tokens in front of the cut.
+
+        Raises:
+            UnsupportedError: The tokenizer does not say where its tokens stand, or there is no such
+                place within the last eighth before an edge.
+        """
+        if not self._codec.tokenizer.is_fast:
+            raise UnsupportedError(
+                f"the tokenizer {type(self._codec.tokenizer).__name__} does not say where its "
+                "tokens stand; pass one with a tokenizer.json"
+            )
+        ids = self._encode(text)
+        offsets = self._codec.tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True
+        )["offset_mapping"]
+        starts = [0] * (len(ids) - len(offsets)) + [start for start, _ in offsets]
+        cuts = []
+        for edge in edges:
+            for place in range(min(edge, len(ids) - 1), edge - edge // 8 - 1, -1):
+                end = len(text[: starts[place]].rstrip())
+                if end == len(text) or not text[end].isspace():
+                    continue
+                front = self._encode(text[:end])
+                if front and len(front) <= edge and front == ids[: len(front)]:
+                    cuts.append((end, len(front)))
+                    break
+            else:
+                raise UnsupportedError(
+                    f"the tokenizer has no token that ends at a word's end in the tokens "
+                    f"{edge - edge // 8} to {edge} of a text; pass one that splits text at spaces"
+                )
+        return cuts
+
+    def reads_words(self, words: Sequence[str]) -> bool:
+        """Whether each word between spaces has tokens of its own, unlike those of the others.
+
+        True if the tokens of a text of such words are those of its words one after the other,
+        whichever two words meet. False for words outside a small vocabulary, which read alike.
+        """
+        anchor = self._encode(words[0])
+        extended = self._codec.encode(f"{words[0]} {word}" for word in words)
+        ids = [tuple(text[len(anchor) :]) for text in extended]
+        expected = [*anchor]
+        for left, right in itertools.product(ids, repeat=2):
+            expected += left + right
+        text = " ".join([words[0], *itertools.chain(*itertools.product(words, repeat=2))])
+        return all(ids) and len(set(ids)) == len(ids) and self._encode(text) == expected
 
     @cached_property
     def fingerprint(self) -> str:

@@ -1,6 +1,7 @@
 """RULER's common words extraction: which ten words of a long numbered list occur most often."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from itertools import accumulate
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from ..tokenization import SPACE, PieceCounter, PromptTokenizer
 MAX_GEN_TOKS = 120
 NUM_SAMPLES = 500
 NUM_COMMON = 10
+STEP_WORDS = 10
 
 
 class Sizes(NamedTuple):
@@ -44,7 +46,12 @@ def sizes_of(length: int) -> Sizes:
     return Sizes(10, 1, 1, 2, 1)
 
 
-@dataset("ruler_cwe", max_gen_toks=MAX_GEN_TOKS, num_samples=NUM_SAMPLES)
+@dataset(
+    "ruler_cwe",
+    max_gen_toks=MAX_GEN_TOKS,
+    num_samples=NUM_SAMPLES,
+    step=lambda length: STEP_WORDS,
+)
 def cwe(recipe: Recipe) -> Callable[[int], Doc]:
     """Makes the dataset of one common words extraction task, with one worked example."""
     return partial(build_doc, recipe, _List(recipe.tokenizer))
@@ -52,6 +59,8 @@ def cwe(recipe: Recipe) -> Callable[[int], Doc]:
 
 def build_doc(recipe: Recipe, entries: "_List", index: int) -> Doc:
     """Makes the document at `index`: an example, then a list with the most words that fit.
+
+    Where a tokenizer needs more than the length for its sizes, the next smaller ones are taken.
 
     Args:
         recipe: The task.
@@ -62,16 +71,23 @@ def build_doc(recipe: Recipe, entries: "_List", index: int) -> Doc:
         UnsupportedError: Not even one uncommon word fits, or there are too few words to fill the
             length.
     """
+    smaller = [sizes_of(length) for length in (1024, 512) if length < recipe.length]
+    *larger, smallest = dict.fromkeys([sizes_of(recipe.length), *smaller])
+    for sizes in larger:
+        with suppress(UnsupportedError):
+            return _build(recipe, entries, index, sizes)
+    return _build(recipe, entries, index, smallest)
+
+
+def _build(recipe: Recipe, entries: "_List", index: int, sizes: Sizes) -> Doc:
     rng = recipe.rng(index)
-    sizes = sizes_of(recipe.length)
     words = list(list_words())
     rng.shuffle(words)
     example_words, words = words[: sizes.example_words], words[sizes.example_words :]
     common, others = words[:NUM_COMMON], words[NUM_COMMON:]
     shown = _repeat(example_words, sizes.example_common, sizes.example_uncommon)
     rng.shuffle(shown)
-    answers = example_words[:NUM_COMMON]
-    example = render_prompt(shown) + render_answer_prefix() + f" {render_list(answers)}\n"
+    example = render_example(shown, example_words[:NUM_COMMON])
     first = common[0]
 
     def encode(listed: Sequence[str]) -> int:
@@ -139,6 +155,11 @@ def render_prompt(words: Sequence[str]) -> str:
         f"{render_list(words)}\n"
         "Question: What are the 10 most common words in the above list?"
     )
+
+
+def render_example(words: Sequence[str], answers: Sequence[str]) -> str:
+    """Writes the worked example that comes before the prompt."""
+    return f"{render_prompt(words)}{render_answer_prefix()} {render_list(answers)}\n"
 
 
 def render_answer_prefix() -> str:

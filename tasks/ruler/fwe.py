@@ -22,7 +22,12 @@ _LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 _PROBE_WORDS = 300
 
 
-@dataset("ruler_fwe", max_gen_toks=MAX_GEN_TOKS, num_samples=NUM_SAMPLES)
+@dataset(
+    "ruler_fwe",
+    max_gen_toks=MAX_GEN_TOKS,
+    num_samples=NUM_SAMPLES,
+    step=lambda length: length // 32,
+)
 def fwe(recipe: Recipe) -> Callable[[int], Doc]:
     """Makes the dataset of one frequent words extraction task."""
     counter = PieceCounter(recipe.tokenizer, NOISE_WORD)

@@ -14,6 +14,7 @@ from .niah import (
     draw_number,
     draw_uuid,
     draw_word,
+    line_step,
     render_answer_prefix,
     render_needle,
     render_prompt,
@@ -43,13 +44,17 @@ WORDS_TO_NUMBERS = Needles("number", draw_word, draw_number)
 UUIDS_TO_UUIDS = Needles("uuid", draw_uuid, draw_uuid)
 
 
-@dataset("ruler_niah_multikey_2", max_gen_toks=MAX_GEN_TOKS, num_samples=NUM_SAMPLES)
+@dataset(
+    "ruler_niah_multikey_2", max_gen_toks=MAX_GEN_TOKS, num_samples=NUM_SAMPLES, step=line_step
+)
 def niah_multikey_2(recipe: Recipe) -> Callable[[int], Doc]:
     """Makes the dataset of one niah_multikey_2 task: words as keys, numbers as values."""
     return _prepare(recipe, WORDS_TO_NUMBERS)
 
 
-@dataset("ruler_niah_multikey_3", max_gen_toks=MAX_GEN_TOKS, num_samples=NUM_SAMPLES)
+@dataset(
+    "ruler_niah_multikey_3", max_gen_toks=MAX_GEN_TOKS, num_samples=NUM_SAMPLES, step=line_step
+)
 def niah_multikey_3(recipe: Recipe) -> Callable[[int], Doc]:
     """Makes the dataset of one niah_multikey_3 task: UUIDs as keys and as values."""
     return _prepare(recipe, UUIDS_TO_UUIDS)

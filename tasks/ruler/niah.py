@@ -1,6 +1,6 @@
 """RULER's needle in a haystack of noise: a magic number hidden in repeated lines."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 
 from wonderwords import RandomWord
@@ -14,7 +14,12 @@ NUM_SAMPLES = 500
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 
 
-@dataset("ruler_niah_single_1", max_gen_toks=MAX_GEN_TOKS, num_samples=NUM_SAMPLES)
+def line_step(length: int) -> int:
+    """Returns the lines of a step in the preset `paper`, at a length in tokens."""
+    return 25 if length >= 4096 else 5
+
+
+@dataset("ruler_niah_single_1", max_gen_toks=MAX_GEN_TOKS, num_samples=NUM_SAMPLES, step=line_step)
 def niah_single_1(recipe: Recipe) -> Callable[[int], Doc]:
     """Makes the dataset of one niah_single_1 task: noise, a word as key, a number as value."""
     noise = RepeatedLine(recipe.tokenizer, f"{NOISE}\n", max_tokens=recipe.length)
@@ -90,25 +95,40 @@ def render_needle(key: str, value: str, kind: str = "number") -> str:
     return f"One of the special magic {kind}s for {key} is: {value}."
 
 
-def render_prompt(context: str, query: str, kind: str = "number") -> str:
-    """Writes a prompt that asks for the value of `query` hidden in `context`.
+def render_prompt(context: str, query: str, kind: str = "number", *, plural: bool = False) -> str:
+    """Writes a prompt that asks for what `context` hides under `query`.
 
     Args:
         context: The haystack with its needles.
-        query: The queried key.
-        kind: What the value is, number or uuid.
+        query: The queried key, or several as `render_query` writes them.
+        kind: What the values are, number or uuid.
+        plural: Whether several values are asked for.
     """
+    some, needle, ask = (
+        ("Some", f"{kind}s are", f"are all the special magic {kind}s")
+        if plural
+        else ("A", f"{kind} is", f"is the special magic {kind}")
+    )
+    quiz = f"{kind}s" if plural else kind
     return (
-        f"A special magic {kind} is hidden within the following text. Make sure to memorize it. "
-        f"I will quiz you about the {kind} afterwards.\n"
+        f"{some} special magic {needle} hidden within the following text. Make sure to memorize "
+        f"it. I will quiz you about the {quiz} afterwards.\n"
         f"{context}\n"
-        f"What is the special magic {kind} for {query} mentioned in the provided text?"
+        f"What {ask} for {query} mentioned in the provided text?"
     )
 
 
-def render_answer_prefix(query: str, kind: str = "number") -> str:
+def render_answer_prefix(query: str, kind: str = "number", *, plural: bool = False) -> str:
     """Writes the start of the answer, which follows the prompt directly."""
-    return f" The special magic {kind} for {query} mentioned in the provided text is"
+    noun, verb = (f"{kind}s", "are") if plural else (kind, "is")
+    return f" The special magic {noun} for {query} mentioned in the provided text {verb}"
+
+
+def render_query(keys: Sequence[str]) -> str:
+    """Writes the queried keys into one phrase."""
+    if len(keys) == 1:
+        return keys[0]
+    return f"{', '.join(keys[:-1])}, and {keys[-1]}"
 
 
 @cache

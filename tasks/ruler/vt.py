@@ -6,7 +6,7 @@ from functools import partial
 
 from ..generation import Doc, Recipe, SampleRng, dataset
 from ..tokenization import RepeatedLine
-from .niah import NOISE
+from .niah import NOISE, line_step
 
 MAX_GEN_TOKS = 30
 NUM_SAMPLES = 500
@@ -16,7 +16,7 @@ EXAMPLE_TOKENS = 500
 _LETTERS = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
-@dataset("ruler_vt", max_gen_toks=MAX_GEN_TOKS, num_samples=NUM_SAMPLES)
+@dataset("ruler_vt", max_gen_toks=MAX_GEN_TOKS, num_samples=NUM_SAMPLES, step=line_step)
 def vt(recipe: Recipe) -> Callable[[int], Doc]:
     """Makes the dataset of one variable tracking task: one chain of four hops, one example."""
     noise = RepeatedLine(recipe.tokenizer, f"{NOISE}\n", max_tokens=recipe.length)

@@ -212,6 +212,18 @@ def test_common_words_are_those_that_occur_most_often(english_folder, length):
         assert not set(counts) & set(shown_counts)
 
 
+@pytest.mark.parametrize(
+    ("kind", "length", "smaller"), [("bpe-2k", 1024, 512), ("chars", 4096, 1024)]
+)
+def test_sizes_are_smaller_where_a_tokenizer_needs_more(tokenizer_folders, kind, length, smaller):
+    [doc] = docs_of("cwe", length, tokenizer_folders[kind], 1)
+    counts = sorted(Counter(words_of(doc["prompt"].split("\n")[4])).values())
+    sizes = cwe.sizes_of(smaller)
+    assert counts[-10:] == [sizes.common] * 10
+    assert set(counts[:-10]) == {sizes.uncommon}
+    assert 0.95 * length <= doc["num_tokens"] + cwe.MAX_GEN_TOKS <= length
+
+
 def test_recorded_coded_text_is_rendered_byte_for_byte():
     text = recorded("fwe")
     words = text.partition("coded words. ")[2].partition("\n")[0].split(" ")

@@ -129,4 +129,19 @@ def test_haystack_too_long_for_the_length_is_an_error(tokenizer_folders):
 )
 def test_scores_agree_with_the_original(answer, references, score, empty):
     scores = process_results({"references": references}, [answer])
-    assert scores == {"string_match_all": score, "empty": empty}
+    assert scores.pop("strict") <= score
+    assert scores == {"score": score, "string_match_all": score, "empty": empty}
+
+
+@pytest.mark.parametrize(
+    ("answer", "references", "strict"),
+    [
+        (" 7316942.", ["7316942"], 1),
+        ("173169420", ["7316942"], 0),
+        ("x7316942", ["7316942"], 0),
+        ("1840275,9931046 44077180", ["1840275", "9931046", "4407718"], 2 / 3),
+        ("A+B or (c)", ["a+b", "(C)"], 1),
+    ],
+)
+def test_strict_score_takes_whole_words_only(answer, references, strict):
+    assert process_results({"references": references}, [answer])["strict"] == strict

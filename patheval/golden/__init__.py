@@ -1,0 +1,1 @@
+"""Recorded cases of the original benchmark code, replayed against patheval's tasks."""
