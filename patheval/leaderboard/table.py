@@ -1,0 +1,136 @@
+"""The parts of a board's table: columns, and cells that hold rows."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from . import catalogue
+from .schema import Row
+from .uncertainty import Difference, Estimate
+
+AVERAGE = "average"
+SUMMARIES = ("mean", "wAvg(inc)", "wAvg(dec)", "effective length", "effective length, 85.6 %")
+"""Columns that sum up a benchmark's lengths, in reading order."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table.
+
+    Attributes:
+        benchmark: The benchmark's key.
+        subtask: Task within it; "average" for the mean of several.
+        length: Length in tokens; None without one.
+        metric: Metric's name.
+        filter: lm-eval's filter.
+        unit: As in `Row`.
+        higher_is_better: Direction.
+        kind: "score" of a task, "average" of the benchmark's tasks at one length, "family"
+            of some of them, "summary" over lengths, or "speed".
+        num_tasks: Tasks averaged, and how many the benchmark has; (1, 1) for a task.
+    """
+
+    benchmark: str
+    subtask: str
+    length: int | None
+    metric: str
+    filter: str = "none"
+    unit: str = ""
+    higher_is_better: bool = True
+    kind: str = "score"
+    num_tasks: tuple[int, int] = (1, 1)
+
+    @property
+    def group(self) -> str:
+        """Heading that the column stands under."""
+        return catalogue.benchmark(self.benchmark).title
+
+    @property
+    def title(self) -> str:
+        """The column's own name, below its group."""
+        if self.kind == "speed":
+            return self.subtask
+        parts = [self.subtask if self.kind != "average" else ""]
+        parts.append(catalogue.column_label(self.benchmark, self.length))
+        done, whole = self.num_tasks
+        if done != whole:
+            parts.append(f"({done}/{whole})")
+        if self.benchmark == "zero_shot" and self.kind == "score":
+            parts.append(_SHORT_METRICS.get(self.metric, self.metric))
+        return " ".join(filter(None, parts)) or ("average" if self.kind == "average" else "score")
+
+    @property
+    def name(self) -> str:
+        """Group and title in one text."""
+        return f"{self.group} {self.title}"
+
+
+_SHORT_METRICS = {"acc_norm": "acc_n", "word_perplexity": "ppl", "perplexity": "ppl"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One value of the table.
+
+    Attributes:
+        row: The row behind it.
+        estimate: Value with standard error and interval.
+        difference: From the baseline; None where it cannot be compared.
+        rank: 1 and 2 for the column's best and second best compared values, else 0.
+    """
+
+    row: Row
+    estimate: Estimate
+    difference: Difference | None = None
+    rank: int = 0
+
+
+Cells = dict[tuple[str, Column], Cell]
+"""Cells by model and column."""
+
+
+def column_of(row: Row) -> Column:
+    """Returns the column that a row stands in."""
+    if row.subtask == AVERAGE:  # Published as such: the average of all tasks.
+        whole = len(catalogue.benchmark(row.benchmark).average)
+        return Column(
+            row.benchmark,
+            AVERAGE,
+            row.length,
+            row.metric,
+            unit=row.unit,
+            kind="average",
+            num_tasks=(whole, whole),
+        )
+    return Column(
+        row.benchmark,
+        row.subtask,
+        row.length,
+        row.metric,
+        row.filter,
+        "share" if catalogue.unit(row.metric, None) == "share" and row.unit == "share" else "",
+        row.higher_is_better,
+    )
+
+
+def column_order(column: Column) -> tuple[object, ...]:
+    """Sorts columns as they are read: by benchmark, averages before their tasks."""
+    kinds = {"average": 0, "summary": 1, "family": 2, "score": 3, "speed": 4}
+    tasks = catalogue.benchmark(column.benchmark).average
+    place = tasks.index(column.subtask) if column.subtask in tasks else len(tasks)
+    is_sweep = column.kind == "score" and not tasks
+    return (
+        catalogue.order(column.benchmark),
+        0 if is_sweep else kinds[column.kind],
+        SUMMARIES.index(column.subtask) if column.kind == "summary" else place,
+        column.subtask,
+        column.length or 0,
+        column.metric,
+        column.filter,
+        column.unit,
+        column.num_tasks,
+    )
+
+
+def distinct(columns: Iterable[Column]) -> list[Column]:
+    """Returns every column once, in an order that is the same in every process."""
+    return sorted(set(columns), key=column_order)

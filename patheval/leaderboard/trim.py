@@ -1,0 +1,65 @@
+"""Results small enough to commit: samples files without prompts, which pair models all the same."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from patheval.errors import ResultsError
+from patheval.samplefile import read_samples, task_of
+
+_DOC_FIELDS = ("index", "num_tokens", "depth_tokens", "length", "seed", "tokenizer")
+_ANSWER_CHARACTERS = 200
+
+
+def trim_results(source: Path, target: Path) -> tuple[int, int]:
+    """Copies results files, and of each samples file what a board needs of it.
+
+    Kept of a sample: its hashes, scores, lengths and the start of the answer. Left out: the prompt,
+    the document's text and the raw responses, which the hashes still identify.
+
+    Args:
+        source: Folder that lm-eval wrote to.
+        target: Where the copies go; may be made, must not lie in `source`.
+
+    Returns:
+        Bytes of all files before and after.
+
+    Raises:
+        ResultsError: A samples file is damaged, or there is none.
+    """
+    if target.resolve().is_relative_to(source.resolve()):
+        raise ResultsError(f"{target} lies in {source}; name a folder outside it")
+    results = sorted(source.rglob("*results_*.json"))
+    samples = sorted(path for path in source.rglob("samples_*.jsonl") if task_of(path))
+    if not results:
+        raise ResultsError(f"no results file lies in {source}; name a folder that lm-eval wrote to")
+    after = 0
+    for path in [*results, *samples]:
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".json":
+            shutil.copyfile(path, copy)
+        else:
+            with copy.open("w", encoding="utf-8") as file:
+                for record in read_samples(path):
+                    file.write(json.dumps(_trimmed(record), ensure_ascii=False) + "\n")
+        after += copy.stat().st_size
+    return sum(path.stat().st_size for path in [*results, *samples]), after
+
+
+def _trimmed(record: Mapping[str, Any]) -> dict[str, Any]:
+    doc = record["doc"] if isinstance(record["doc"], dict) else {}
+    answers = record.get("filtered_resps") or []
+    kept = ("doc_id", "target", "filter", "metrics", "doc_hash", "prompt_hash", "target_hash")
+    return {
+        **{name: record[name] for name in kept if name in record},
+        "doc": {name: doc[name] for name in _DOC_FIELDS if name in doc},
+        "arguments": {},
+        "resps": [],
+        "filtered_resps": [
+            answer[:_ANSWER_CHARACTERS] for answer in answers if isinstance(answer, str)
+        ],
+        **{name: record[name] for name in record.get("metrics", ())},
+    }

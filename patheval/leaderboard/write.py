@@ -1,0 +1,54 @@
+"""A board's folder: every file that `patheval leaderboard build` writes."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from . import schema, scorefile, tables
+from .board import Board
+from .page import write_page
+from .plots import write_plots
+
+ROWS = "rows.jsonl"
+SUMMARY = "board.json"
+
+
+def write_board(board: Board, folder: Path, *, plots: bool = True) -> list[Path]:
+    """Writes a board, and replaces the files of an earlier one.
+
+    Args:
+        board: The board.
+        folder: Made if it does not exist.
+        plots: Also write plots as SVG and PNG files, which takes longest.
+
+    Returns:
+        The files written.
+    """
+    table_folder = folder / "tables"
+    table_folder.mkdir(parents=True, exist_ok=True)
+    (folder / ROWS).write_text(schema.to_json_lines(board.rows), encoding="utf-8")
+    schema.write_csv(board.rows, folder / "rows.csv")
+    scorefile.write(board, folder)
+    (folder / SUMMARY).write_text(_summary(board), encoding="utf-8")
+    (folder / "README.md").write_text(tables.markdown(board), encoding="utf-8")
+    write_page(board, folder / "index.html")
+    tables.write_csv_tables(board, table_folder)
+    tables.write_latex_tables(board, table_folder)
+    if plots:
+        plot_folder = folder / "plots"
+        plot_folder.mkdir(exist_ok=True)
+        write_plots(board, plot_folder)
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _summary(board: Board) -> str:
+    content = {
+        "schema": schema.SCHEMA_VERSION,
+        "name": board.name,
+        "baseline": board.baseline,
+        "models": board.models,
+        "train_length": board.train_length,
+        "num_files": board.num_files,
+        "problems": [asdict(problem) for problem in board.problems],
+    }
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

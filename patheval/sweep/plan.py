@@ -1,0 +1,248 @@
+"""Everything that can be wrong is found, and everything to run is listed, before a GPU is taken."""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from patheval import _autoload
+from patheval.errors import PathEvalError
+from patheval.leaderboard import catalogue
+
+from .options import CHECKPOINT_BACKENDS, Model, Options
+from .suites import ZERO_SHOT, select
+
+DEFAULT_MAX_LENGTH = 8192
+
+
+@dataclass
+class Cell:
+    """One model on one task.
+
+    Attributes:
+        model: The model.
+        task: lm-eval's task name.
+        length: Tokens that a prompt with its answer takes at most; None if the task does not say.
+        num_samples: Samples of the task.
+        num_tokens: Tokens of all prompts at most; None if the task does not say.
+        tokenizer: Fingerprint of the tokenizer that sized the prompts; may be empty.
+        key: Hash of all that the scores depend on.
+        results: The results file of a finished cell.
+    """
+
+    model: Model
+    task: str
+    length: int | None
+    num_samples: int
+    num_tokens: int | None
+    tokenizer: str
+    key: str = ""
+    results: Path | None = None
+
+
+@dataclass
+class Plan:
+    """What a sweep runs.
+
+    Attributes:
+        options: What was asked for.
+        cells: Model by model, the longest tasks first.
+        max_length: The limit that every model gets, in tokens.
+        faults: All that is wrong; nothing is run unless this is empty.
+        notes: What to know before comparing the results.
+    """
+
+    options: Options
+    cells: list[Cell] = field(default_factory=list)
+    max_length: int = DEFAULT_MAX_LENGTH
+    faults: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def waiting(self) -> list[Cell]:
+        """Cells that no results file holds yet."""
+        return [cell for cell in self.cells if cell.results is None]
+
+
+def make_plan(options: Options, progress: Callable[[str], None] = lambda text: None) -> Plan:
+    """Checks models, tokenizers, tasks, data and lengths, and lists the cells.
+
+    Args:
+        options: What to run.
+        progress: Told what is being checked.
+    """
+    plan = Plan(options)
+    selection = select(
+        _task_names(options), options.suites, options.lengths, options.tasks, options.skip
+    )
+    plan.faults += selection.faults
+    fingerprints = {}
+    for model in options.models:
+        progress(f"model {model.name}")
+        try:
+            fingerprints[model.name] = _check_model(options, model)
+        except PathEvalError as error:
+            plan.faults.append(f"model {model.name}: {error}")
+    named = [catalogue.parse(task).length or 0 for task in selection.tasks]
+    plan.max_length = options.max_length or max(named, default=0) or DEFAULT_MAX_LENGTH
+    # Without its tokenizer a model's tasks cannot be sized, and every one of them would say so.
+    checked = [model for model in options.models if model.name in fingerprints]
+    faults = _add_cells(plan, checked, selection.tasks, progress)
+    needed = max((cell.length or 0 for cell in plan.cells), default=0)
+    if needed > plan.max_length and options.max_length is None:
+        plan.max_length = needed
+        plan.cells = []
+        faults = _add_cells(plan, checked, selection.tasks, progress)
+    plan.faults += faults
+    if needed > plan.max_length:
+        long = sorted({cell.task for cell in plan.cells if (cell.length or 0) > plan.max_length})
+        plan.faults.append(
+            f"max_length is {plan.max_length} and {', '.join(long[:4])}"
+            f"{f' and {len(long) - 4} more' if len(long) > 4 else ''} need {needed}; pass "
+            f"--max-length {needed}, or leave it out"
+        )
+    finished = _finished(options.out)
+    for cell in plan.cells:
+        arguments = options.arguments(cell.model, plan.max_length)
+        cell.key = _key(options, cell, arguments, fingerprints[cell.model.name])
+        cell.results = finished.get(cell.key)
+    _note_differences(plan)
+    return plan
+
+
+def task_manager(plan: Plan, model: Model) -> Any:
+    """Returns lm-eval's task manager with what a model's tasks need to know."""
+    metadata = {**plan.options.arguments(model, plan.max_length), **plan.options.metadata}
+    return _manager(json.dumps(metadata, sort_keys=True), _needs_defaults(plan.options))
+
+
+@cache
+def _manager(metadata: str, include_defaults: bool) -> Any:
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager(
+        include_path=_autoload.task_folder(),
+        include_defaults=include_defaults,
+        metadata=json.loads(metadata),
+    )
+
+
+def _needs_defaults(options: Options) -> bool:
+    """Whether lm-eval's own 13,000 tasks must be listed, which takes half a minute."""
+    own = all(pattern.startswith("path_") for pattern in options.tasks)
+    return not own or bool({"table2", "all"} & set(options.suites))
+
+
+def _task_names(options: Options) -> set[str]:
+    manager = _manager("{}", _needs_defaults(options))
+    return {
+        name for name in manager.all_subtasks if name.startswith("path_") or name in ZERO_SHOT
+    } | {name for name in manager.all_subtasks if options.tasks}
+
+
+def _check_model(options: Options, model: Model) -> str:
+    """Read a checkpoint's every weight and its tokenizer; return the hash of the weights."""
+    arguments = {**options.model_args, **model.arguments}
+    if options.backend not in CHECKPOINT_BACKENDS:
+        return f"{model.pretrained} {arguments.get('revision', '')}"
+    from patheval.checkpoint.reader import open_checkpoint
+    from patheval.checkpoint.tokenizer import check_tokenizer
+    from patheval.tokenization import load_tokenizer
+    from patheval.zoo import resolve
+
+    checkpoint = open_checkpoint(resolve(model.pretrained), arguments.get("revision"))
+    source = str(arguments.get("tokenizer") or checkpoint.path)
+    tokenizer = load_tokenizer(source, arguments.get("tokenizer_revision"))
+    check_tokenizer(tokenizer, checkpoint.config.vocab_size, source)
+    return checkpoint.fingerprint()
+
+
+def _add_cells(
+    plan: Plan, models: Iterable[Model], tasks: Iterable[str], progress: Callable[[str], None]
+) -> list[str]:
+    """Add a cell for each model and task; return what is wrong with those that cannot be had."""
+    faults: dict[str, list[str]] = defaultdict(list)
+    for model in models:
+        progress(f"tasks of {model.name}")
+        manager = task_manager(plan, model)
+        for name in tasks:
+            try:
+                loaded = manager.load([name])["tasks"].values()
+                plan.cells += [_cell(model, task) for task in loaded]
+            except PathEvalError as error:
+                faults[str(error)].append(f"{model.name} on {name}")
+            except Exception as error:  # Whatever a task's code or data raise is one fault more.
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                faults[reason[:300]].append(f"{model.name} on {name}")
+    return [
+        ", ".join(names[:3])
+        + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        + f": {reason}"
+        for reason, names in faults.items()
+    ]
+
+
+def _cell(model: Model, task: Any) -> Cell:
+    docs = task.eval_docs
+    first = docs[0] if len(docs) else {}
+    first = first if isinstance(first, dict) else {}
+    budget = (task.config.generation_kwargs or {}).get("max_gen_toks", 0)
+    length = first.get("length")
+    if not isinstance(length, int):
+        own = [doc["num_tokens"] for doc in docs] if "num_tokens" in first else []
+        length = max(own, default=0) + budget or None
+    num_tokens = None if length is None else len(docs) * (length - budget)
+    tokenizer = str(first.get("tokenizer", ""))
+    return Cell(model, task.config.task, length, len(docs), num_tokens, tokenizer)
+
+
+def _key(options: Options, cell: Cell, arguments: dict[str, Any], fingerprint: str) -> str:
+    # Where a checkpoint lies does not matter, only what it holds.
+    own = {key: value for key, value in arguments.items() if key != "pretrained"}
+    content = [
+        fingerprint,
+        options.backend,
+        own,
+        cell.task,
+        dict(options.metadata),
+        options.limit,
+        cell.num_samples,
+        cell.tokenizer,
+    ]
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _finished(out: Path) -> dict[str, Path]:
+    """Results files of earlier runs by the key of their cell, if they are complete."""
+    finished = {}
+    for path in sorted(out.glob("*/results_*.json")):
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            ((task, counts),) = content["n-samples"].items()
+            samples = path.with_name(f"samples_{task}{path.stem.removeprefix('results')}.jsonl")
+            with samples.open("rb") as file:
+                num_samples = sum(line.endswith(b"\n") for line in file)
+            if num_samples >= counts["effective"]:
+                finished[content["config"]["sweep"]["key"]] = path
+        except (AttributeError, KeyError, OSError, TypeError, ValueError):
+            continue
+    return finished
+
+
+def _note_differences(plan: Plan) -> None:
+    by_tokenizer: dict[str, set[str]] = defaultdict(set)
+    for cell in plan.cells:
+        if cell.tokenizer:
+            by_tokenizer[cell.tokenizer].add(cell.model.name)
+    if len(by_tokenizer) > 1:
+        groups = " and ".join(", ".join(sorted(names)) for names in by_tokenizer.values())
+        plan.notes.append(
+            f"tokenizers differ ({groups}), so generated prompts do too: a leaderboard shows such "
+            "columns side by side and compares within a tokenizer only"
+        )
+    if plan.options.limit is not None:
+        plan.notes.append("--limit runs are for trials: leaderboards refuse them")

@@ -1,0 +1,204 @@
+"""What a sweep shows: the plan, the table of finished cells, and how long it will take."""
+
+import contextlib
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from patheval.leaderboard import catalogue
+from patheval.leaderboard.tables import format_value
+
+from .plan import Cell, Plan
+from .run import Outcome
+
+
+def plan_table(plan: Plan) -> Table:
+    """Returns the plan by model and benchmark: cells, finished ones, samples, tokens."""
+    table = Table("model", "benchmark", "lengths", "cells", "finished", "samples", "tokens")
+    groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+    for cell in plan.cells:
+        groups[cell.model.name, catalogue.parse(cell.task).benchmark].append(cell)
+    for (model, benchmark), cells in groups.items():
+        places = [catalogue.parse(cell.task) for cell in cells]
+        labels = {place.length: place.label for place in places if place.length is not None}
+        tokens = [cell.num_tokens for cell in cells]
+        known = sum(count for count in tokens if count is not None)
+        table.add_row(
+            Text(model),
+            catalogue.benchmark(benchmark).title,
+            " ".join(labels[length] for length in sorted(labels)),
+            str(len(cells)),
+            str(sum(cell.results is not None for cell in cells)),
+            f"{sum(cell.num_samples for cell in cells):,}",
+            ("" if None not in tokens else "over ") + f"{known:,}",
+        )
+    return table
+
+
+def num_tokens(cells: Sequence[Cell]) -> int:
+    """Prompt tokens of cells, as far as their tasks say."""
+    return sum(cell.num_tokens or 0 for cell in cells)
+
+
+def duration(seconds: float) -> str:
+    """Writes a time as people say it."""
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return f"{max(1, round(seconds))} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """Writes an outcome in one line."""
+    head = f"{outcome.status}: {outcome.cell.model.name} on {outcome.cell.task}"
+    if outcome.status == "failed":
+        return f"{head}: {outcome.reason}"
+    name, value, unit = main_value(outcome)
+    time_taken = f" in {duration(outcome.seconds)}" if outcome.status == "done" else ""
+    return f"{head}: {name} {format_value(value, unit)}{time_taken}"
+
+
+def main_value(outcome: Outcome) -> tuple[str, float | None, str]:
+    """Returns the main metric of a finished cell, its value and its unit."""
+    metrics = catalogue.main_metrics(outcome.cell.task, list(outcome.metrics))
+    if not metrics:
+        return "", None, ""
+    value = outcome.metrics[metrics[0]][0]
+    return metrics[0], value, catalogue.unit(metrics[0], value)
+
+
+class LiveTable:
+    """Shows finished cells while a sweep runs; a context manager.
+
+    On a terminal a table is redrawn in place, and all other output, that of engines included, goes
+    to a log file. Elsewhere each finished cell is a line.
+
+    Args:
+        plan: The plan that runs.
+        log: The log file.
+    """
+
+    def __init__(self, plan: Plan, log: Path) -> None:
+        self._plan = plan
+        self._log = log
+        self._outcomes: list[Outcome] = []
+        self._doing = "starting"
+        self._start = time.monotonic()
+        self._stack = contextlib.ExitStack()
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if sys.stdout.isatty():
+            terminal = self._stack.enter_context(_output_to(self._log))
+            console = Console(file=terminal, force_terminal=True)
+            self._live = Live(get_renderable=self.render, console=console, refresh_per_second=1,
+                              redirect_stdout=False, redirect_stderr=False)  # fmt: skip
+            self._stack.enter_context(self._live)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def starting(self, text: str) -> None:
+        """Says what is being done."""
+        self._doing = text
+
+    def report(self, outcome: Outcome) -> None:
+        """Adds a finished cell."""
+        self._outcomes.append(outcome)
+        if self._live is None:
+            Console().print(Text(outcome_line(outcome)))
+
+    def print_table(self) -> None:
+        """Prints the table, where it was not drawn all the time."""
+        if self._live is None:
+            Console().print(self.render())
+
+    def render(self) -> Group:
+        """Returns the table of means by model, benchmark and length, and the state below it."""
+        parsed = {cell.task: catalogue.parse(cell.task) for cell in self._plan.cells}
+        columns = sorted({(p.length or 0, p.label) for p in parsed.values()})
+        table = Table("model", "benchmark", *(label or "score" for _, label in columns))
+        values: dict[tuple[str, str, str], list[tuple[float, str]]] = defaultdict(list)
+        failed: dict[tuple[str, str, str], int] = defaultdict(int)
+        total: dict[tuple[str, str, str], int] = defaultdict(int)
+        for cell in self._plan.cells:
+            place = parsed[cell.task]
+            total[cell.model.name, place.benchmark, place.label] += 1
+        for outcome in self._outcomes:
+            place = parsed[outcome.cell.task]
+            key = (outcome.cell.model.name, place.benchmark, place.label)
+            _, value, unit = main_value(outcome)
+            if value is not None:
+                values[key].append((value, unit))
+            failed[key] += outcome.status == "failed"
+        for model, benchmark in dict.fromkeys(key[:2] for key in total):
+            line = []
+            for _, label in columns:
+                key = (model, benchmark, label)
+                line.append(_cell_text(values[key], failed[key], total[key]))
+            table.add_row(Text(model), catalogue.benchmark(benchmark).title, *line)
+        return Group(table, Text(self._state()))
+
+    def _state(self) -> str:
+        done = [o for o in self._outcomes if o.status == "done"]
+        left = [
+            cell
+            for cell in self._plan.cells
+            if all(cell is not outcome.cell for outcome in self._outcomes)
+        ]
+        text = f"{len(self._outcomes)} of {len(self._plan.cells)} cells; {self._doing}"
+        spent = num_tokens([outcome.cell for outcome in done])
+        if left and spent:
+            rate = spent / max(time.monotonic() - self._start, 1e-9)
+            text += f"; about {duration(num_tokens(left) / rate)} left"
+        return f"{text}; log in {self._log}"
+
+
+def _cell_text(values: list[tuple[float, str]], failed: int, total: int) -> Text:
+    if not total:
+        return Text("")
+    text = Text(f"{len(values)}/{total}" if len(values) < total else "", style="dim")
+    if values:
+        mean = sum(value for value, _ in values) / len(values)
+        text = Text(f"{format_value(mean, values[0][1])} ").append_text(text)
+    if failed:
+        text.append(f" {failed} failed", style="red")
+    return text
+
+
+@contextlib.contextmanager
+def _output_to(path: Path) -> Iterator[IO[str]]:
+    """Send what this process and its children write to a file; yield the terminal."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    terminal = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    with path.open("ab", buffering=0) as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        try:
+            yield terminal
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for number, copy in zip((1, 2), kept, strict=True):
+                os.dup2(copy, number)
+                os.close(copy)
+            terminal.close()

@@ -1,0 +1,301 @@
+"""Sweeps of the zoo's models with the reference model: planned, run, resumed, put on a board."""
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from patheval.cli.main import cli
+from patheval.errors import PathEvalError
+from patheval.leaderboard import board as boards
+from patheval.sweep import plan as plans
+from patheval.sweep import progress, run
+from patheval.sweep.options import read_options
+
+METADATA = {"num_samples": 3}
+
+
+@pytest.fixture(autouse=True)
+def _no_shared_state(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATHEVAL_RESUME", "off")
+    monkeypatch.setenv("PATHEVAL_CACHE", str(tmp_path / "cache"))
+
+
+def options(out, **given):
+    models = given.pop("models", ("rope=zoo:rope", "path=zoo:path"))
+    base = {
+        "model": models,
+        "suite": "phonebook",
+        "lengths": "256,512",
+        "backend": "path-ref",
+        "metadata": METADATA,
+        "out": str(out),
+    }
+    return read_options({**base, **given}, None)
+
+
+def execute(plan):
+    outcomes = []
+    run.run_plan(plan, outcomes.append)
+    return outcomes
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished sweep of two models and two lengths."""
+    out = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATHEVAL_RESUME", "off")
+        plan = plans.make_plan(options(out))
+        outcomes = execute(plan)
+    return out, plan, outcomes
+
+
+def test_the_plan_has_every_cell_longest_first(finished):
+    _, plan, outcomes = finished
+    assert plan.faults == plan.notes == []
+    assert plan.max_length == 512
+    order = [(cell.model.name, cell.task) for cell in plan.cells]
+    assert order == [
+        ("rope", "path_phonebook_512"),
+        ("rope", "path_phonebook_256"),
+        ("path", "path_phonebook_512"),
+        ("path", "path_phonebook_256"),
+    ]
+    assert [cell.num_tokens for cell in plan.cells[:2]] == [3 * 462, 3 * 206]
+    assert [outcome.status for outcome in outcomes] == ["done"] * 4
+
+
+def test_results_are_lm_evals_and_make_a_board(finished):
+    out, _, outcomes = finished
+    board = boards.build([out], name="sweep", baseline="rope")
+    assert board.models == ["rope", "path"]
+    assert [c.title for c in board.columns if c.kind == "score"] == ["256", "512"]
+    for outcome in outcomes:
+        (cell,) = [
+            c
+            for (model, column), c in board.cells.items()
+            if model == outcome.cell.model.name and c.row.task == outcome.cell.task
+            and column.kind == "score"
+        ]  # fmt: skip
+        assert cell.estimate.value == outcome.metrics["exact_match"][0]
+        assert not cell.row.marks
+        assert cell.row.n == 3
+        assert cell.row.model_type == "path-ref"
+        assert len(cell.row.checkpoint_sha256) == 64
+        assert json.loads(cell.row.metadata) == METADATA
+    paired = [c.difference.method for c in board.cells.values() if c.difference]
+    assert set(paired) <= {"mcnemar", "paired"}
+
+
+def test_models_with_one_tokenizer_get_the_same_prompts(finished):
+    out, *_ = finished
+    hashes = {}
+    for path in out.glob("*/results_*.json"):
+        for task, value in json.loads(path.read_text())["task_hashes"].items():
+            hashes.setdefault(task, set()).add(value)
+    assert len(hashes) == 2
+    assert all(len(values) == 1 for values in hashes.values())
+
+
+def test_counts_are_each_cells_own(finished):
+    out, *_ = finished
+    for path in out.glob("*/results_*.json"):
+        config = json.loads(path.read_text())["config"]
+        assert config["num_prompts"] == 3
+        assert config["phases"]["generate_until"]["num_requests"] == 3
+
+
+def test_finished_cells_are_kept(finished):
+    out, *_ = finished
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/*")}
+    plan = plans.make_plan(options(out))
+    assert plan.waiting == []
+    outcomes = execute(plan)
+    assert [outcome.status for outcome in outcomes] == ["kept"] * 4
+    assert outcomes[0].metrics == finished[2][0].metrics
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/*")} == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metadata": {"num_samples": 4}},
+        {"metadata": METADATA | {"data_seed": 1}},
+        {"model_args": {"dtype": "float64"}},
+        {"max_length": "1k"},
+        {"limit": 2.0},
+        {"models": ("rope=zoo:fox", "path=zoo:path-fox")},
+    ],
+    ids=str,
+)
+def test_whatever_changes_scores_makes_a_new_cell(finished, change):
+    assert len(plans.make_plan(options(finished[0], **change)).waiting) == 4
+
+
+def test_results_without_all_their_samples_are_run_again(finished, tmp_path):
+    import shutil
+
+    out = tmp_path / "copy"
+    shutil.copytree(finished[0], out)
+    samples = sorted(out.glob("rope/samples_path_phonebook_512*"))
+    samples[0].write_text("".join(samples[0].read_text().splitlines(keepends=True)[:-1]))
+    next(out.glob("path/samples_path_phonebook_256*")).unlink()
+    waiting = plans.make_plan(options(out)).waiting
+    assert [(c.model.name, c.task) for c in waiting] == [
+        ("rope", "path_phonebook_512"),
+        ("path", "path_phonebook_256"),
+    ]
+
+
+def test_every_fault_is_found_before_anything_runs(tmp_path):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text("{}")
+    plan = plans.make_plan(
+        options(
+            tmp_path / "out",
+            models=("good=zoo:rope", f"broken={broken}", "gone=zoo:nothing"),
+            tasks=("path_nothing_*",),
+            max_length="400",
+        )
+    )
+    text = "\n".join(plan.faults)
+    assert "no task matches path_nothing_*" in text
+    assert "model broken: " in text
+    assert "model gone: " in text
+    assert "max_length is 400 and path_phonebook_512 need 512; pass --max-length 512" in text
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(PathEvalError, match="faults"):
+        run.run_plan(plan, print)
+
+
+def test_a_cell_that_fails_stops_no_other(tmp_path, monkeypatch):
+    plan = plans.make_plan(options(tmp_path, models=("rope=zoo:rope",)))
+    real, loads = run._run_cell, []
+    monkeypatch.setattr(run, "_load", lambda *a, load=run._load: loads.append(1) or load(*a))
+
+    def fail(plan, cell, model):
+        if cell.task == "path_phonebook_512":
+            raise RuntimeError("CUDA out\nof memory")
+        return real(plan, cell, model)
+
+    monkeypatch.setattr(run, "_run_cell", fail)
+    outcomes = execute(plan)
+    assert [outcome.status for outcome in outcomes] == ["failed", "done"]
+    assert outcomes[0].reason == "RuntimeError: CUDA out of memory"
+    assert len(loads) == 2  # An engine that ran out of memory is not trusted again.
+    monkeypatch.setattr(run, "_run_cell", real)
+    again = execute(plans.make_plan(options(tmp_path, models=("rope=zoo:rope",))))
+    assert sorted(outcome.status for outcome in again) == ["done", "kept"]
+
+
+def test_a_model_that_does_not_load_stops_no_other_model(tmp_path, monkeypatch):
+    plan = plans.make_plan(options(tmp_path))
+    real = run._load
+
+    def load(plan, cell):
+        if cell.model.name == "rope":
+            raise PathEvalError("no GPU; add one")
+        return real(plan, cell)
+
+    monkeypatch.setattr(run, "_load", load)
+    outcomes = execute(plan)
+    assert [outcome.status for outcome in outcomes] == ["failed"] * 2 + ["done"] * 2
+    assert outcomes[1].reason == "not loaded: no GPU; add one"
+
+
+def test_data_are_prepared_before_an_engine_is_loaded(tmp_path, monkeypatch):
+    cached = []
+
+    def load(plan, cell):
+        cached.append(sum(path.is_file() for path in (tmp_path / "cache").rglob("*")))
+        raise PathEvalError("stop here")
+
+    monkeypatch.setattr(run, "_load", load)
+    said = []
+    run.run_plan(plans.make_plan(options(tmp_path / "out")), lambda outcome: None, said.append)
+    # Three samples at each of two lengths, shared by two models with one tokenizer.
+    assert cached == [6, 6]
+    assert said[:2] == ["preparing path_phonebook_512", "preparing path_phonebook_256"]
+
+
+def test_each_engine_is_loaded_once(tmp_path, monkeypatch):
+    loads = []
+    monkeypatch.setattr(
+        run, "_load", lambda plan, cell, load=run._load: loads.append(cell) or load(plan, cell)
+    )
+    execute(plans.make_plan(options(tmp_path)))
+    assert [cell.model.name for cell in loads] == ["rope", "path"]
+
+
+def test_the_live_table_shows_means_counts_and_failures(finished):
+    _, plan, outcomes = finished
+    live = progress.LiveTable(plan, "sweep.log")
+    console = Console(width=120, record=True, file=io.StringIO())
+    live._outcomes = outcomes[:1]
+    console.print(live.render())
+    text = console.export_text()
+    assert "1 of 4 cells" in text
+    assert "left; log in sweep.log" in text
+    failed = run.Outcome(outcomes[1].cell, "failed", {}, 1.0, "why")
+    live._outcomes = [outcomes[0], failed]
+    console.print(live.render())
+    assert "1 failed" in console.export_text()
+    assert progress.outcome_line(failed) == "failed: rope on path_phonebook_256: why"
+
+
+def command(out, *more):
+    return [
+        *("sweep", "--model", "rope=zoo:rope", "--model", "path=zoo:path", "--out", str(out)),
+        *("--suite", "phonebook", "--lengths", "256,512", "--backend", "path-ref"),
+        *("--metadata", json.dumps(METADATA), *more),
+    ]
+
+
+def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path):
+    out = tmp_path / "out"
+    result = CliRunner().invoke(cli, command(out, "--dry-run"), catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "4 of 4 cells to run, max_length 512" in result.output
+    assert "4,008" in result.output
+    assert not out.exists()
+
+
+def test_the_command_fails_with_its_faults_listed(tmp_path):
+    result = CliRunner().invoke(cli, command(tmp_path / "out", "--max-length", "300"))
+    assert "fault: max_length is 300" in result.output
+    assert isinstance(result.exception, PathEvalError)
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_resumes(tmp_path, finished):
+    out = tmp_path / "out"
+    arguments = [sys.executable, "-m", "patheval", *command(out)]
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not list(out.glob("rope/samples_*")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("*/results_*.json")}
+    assert 1 <= len(kept) < 4
+    again = subprocess.run(arguments, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert "4 of 4 cells are in" in again.stdout
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in kept.items())
+
+    def results(folder):
+        found = {}
+        for path in sorted(folder.glob("*/results_*.json")):
+            content = json.loads(path.read_text())
+            found[content["config"]["sweep"]["key"]] = content["results"]
+        return found
+
+    assert results(out) == results(finished[0])
