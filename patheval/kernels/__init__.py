@@ -1,6 +1,12 @@
 """PaTH, PaTH-FoX and FoX attention over paged state."""
 
-from patheval.kernels.api import Impl, available_impls, paged_attention, short_conv
+from patheval.kernels.api import (
+    Impl,
+    available_impls,
+    householder_vectors,
+    paged_attention,
+    paged_attention_workspace,
+)
 from patheval.kernels.batch import PagedBatch
 from patheval.kernels.pages import PageLayout, Pages
 
@@ -10,6 +16,7 @@ __all__ = [
     "PagedBatch",
     "Pages",
     "available_impls",
+    "householder_vectors",
     "paged_attention",
-    "short_conv",
+    "paged_attention_workspace",
 ]

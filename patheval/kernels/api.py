@@ -2,48 +2,69 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+from types import ModuleType
 from typing import Literal
 
 import torch
 
 from patheval.kernels import reference
 from patheval.kernels.batch import PagedBatch
-from patheval.kernels.pages import Pages
-from patheval.kernels.validation import check_paged_attention, check_short_conv
+from patheval.kernels.pages import PageLayout, Pages
+from patheval.kernels.validation import (
+    check_householder_vectors,
+    check_paged_attention,
+    check_triton_shapes,
+)
 
-Impl = Literal["reference"]
+Impl = Literal["reference", "triton"]
 
 
 def available_impls() -> list[Impl]:
-    """Implementations that can run here."""
+    """Implementations that can run here.
+
+    `triton` needs an NVIDIA GPU, or TRITON_INTERPRET=1 from the process's start: then it runs on
+    the CPU, thousands of times slower, for tests.
+    """
+    has_triton = importlib.util.find_spec("triton") is not None
+    if has_triton and (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"):
+        return ["reference", "triton"]
     return ["reference"]
 
 
-def short_conv(
-    x: torch.Tensor, weight: torch.Tensor, pages: Pages, batch: PagedBatch, *, impl: Impl
+def householder_vectors(
+    x: torch.Tensor,
+    conv_weight: torch.Tensor | None,
+    pages: Pages,
+    batch: PagedBatch,
+    *,
+    impl: Impl,
 ) -> torch.Tensor:
-    """Causal depthwise convolution and SiLU, continued across steps by the requests' pages.
+    """The vectors w of H = I - beta w w^T: short convolution, SiLU and norm of a projection.
 
-    y_t = SiLU(sum_lag weight[:, -1 - lag] * x_{t - lag}), with zeros before the first token;
-    computed in fp32 and rounded once. Writes the `conv_tail` of every page that receives a token.
-    Source: flash-linear-attention's PaTH layer, `w_conv1d`.
+    y_t = SiLU(sum_lag conv_weight[:, -1 - lag] * x_{t - lag}), causal and depthwise, with zeros
+    before the first token, continued across steps by the requests' pages; computed in fp32 and
+    rounded once to x's dtype. Without conv_weight y = x. Then w = y / sqrt(|y|^2 + 1e-6) for each
+    head, so that a zero stays zero. Writes the `conv_tail` of every page that receives a token.
+    Source: flash-linear-attention's PaTH layer, `w_conv1d` and `l2_norm`.
 
     Args:
         x: [num_tokens, num_kv_heads * head_dim], the pages' dtype.
-        weight: [num_kv_heads * head_dim, conv_size], last column for the current token.
+        conv_weight: [num_kv_heads * head_dim, conv_size], last column for the current token; None
+            without a convolution.
         pages: pool views of one layer; conv_tail is read and written.
         batch: where the tokens lie.
         impl: implementation to use.
 
     Returns:
-        Same shape and dtype as x.
+        [num_tokens, num_kv_heads, head_dim], fp32 (fp64 for an fp64 model).
 
     Raises:
         ValueError: arguments that contradict each other, or an unknown impl.
     """
-    check_short_conv(x, weight, pages, batch)
-    _check_impl(impl)
-    return reference.short_conv(x, weight, pages, batch)
+    check_householder_vectors(x, conv_weight, pages, batch)
+    return _module(impl, pages, batch).householder_vectors(x, conv_weight, pages, batch)
 
 
 def paged_attention(
@@ -59,6 +80,8 @@ def paged_attention(
     sm_scale: float,
     gate_inside_scale: bool,
     impl: Impl,
+    skip_pages: bool = True,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Store new tokens in their requests' pages and attend them to all up to themselves.
 
@@ -81,6 +104,9 @@ def paged_attention(
         sm_scale: factor of the dot product, head_dim ** -0.5 in every known model.
         gate_inside_scale: True for PaTH-FoX, False for FoX.
         impl: implementation to use.
+        skip_pages: with gates, do not read pages whose whole weight is provably below 2^-20 (fp32:
+            2^-30) of a query's total; `reference` reads all in any case.
+        out: as q; where to write the result. Rows that no request owns are left as they are.
 
     Returns:
         [num_tokens, num_heads, head_dim], dtype of q.
@@ -88,9 +114,10 @@ def paged_attention(
     Raises:
         ValueError: arguments that contradict each other, or an unknown impl.
     """
-    check_paged_attention(q, k, v, w, beta, log_fgate, pages, batch)
-    _check_impl(impl)
-    return reference.paged_attention(
+    check_paged_attention(q, k, v, w, beta, log_fgate, pages, batch, out, sm_scale)
+    if out is None:
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    _module(impl, pages, batch).paged_attention(
         q,
         k,
         v,
@@ -99,11 +126,42 @@ def paged_attention(
         log_fgate,
         pages,
         batch,
+        out,
         sm_scale=sm_scale,
         gate_inside_scale=gate_inside_scale,
+        skip_pages=skip_pages,
     )
+    return out
 
 
-def _check_impl(impl: str) -> None:
+def paged_attention_workspace(q: torch.Tensor, layout: PageLayout, *, impl: Impl) -> torch.Tensor:
+    """Allocate about what `paged_attention` allocates at most for a step of this size.
+
+    An engine calls this while it measures its memory.
+
+    Args:
+        q: [num_tokens, num_heads * head_dim], the step's queries.
+        layout: of the pages.
+        impl: implementation to use.
+
+    Returns:
+        uint8, uninitialised; to be dropped.
+    """
+    num_bytes = 0
+    if impl == "triton":
+        from patheval.kernels import triton_impl
+
+        num_bytes = triton_impl.workspace_bytes(len(q), layout)
+    return torch.empty(num_bytes, dtype=torch.uint8, device=q.device)
+
+
+def _module(impl: str, pages: Pages, batch: PagedBatch) -> ModuleType:
     if impl not in available_impls():
         raise ValueError(f"impl must be one of {available_impls()}, got {impl!r}")
+    if impl == "reference":
+        return reference
+    check_triton_shapes(pages, batch)
+    # Triton decides at import whether to compile or to interpret, and is not installed everywhere.
+    from patheval.kernels import triton_impl
+
+    return triton_impl

@@ -6,7 +6,11 @@ A page covers `page_size` consecutive tokens of one sequence and is a run of byt
   raw after it.
 - values [num_kv_heads, page_size, head_dim].
 - gates [num_heads, page_size]: running sum of log_fgate from the page's first token, inclusive.
+- key_norm [num_kv_heads]: largest |k| of the page; with gates only. No carried key is longer.
 - product [num_kv_heads, head_dim, head_dim]: H_c ... H_1 of the page's closed tokens 1 to c.
+- group_product, the same shape: in a full page, the product from the first token of its group of
+  `PAGES_PER_GROUP` pages (counted from the sequence's start) to its own last token. A query crosses
+  a whole group by one product.
 - pending_w [num_kv_heads, chunk_size, head_dim] and pending_beta [num_kv_heads, chunk_size]: w and
   beta of the open chunk.
 - conv_tail [conv_size - 1, num_kv_heads * head_dim]: last inputs of the short convolution, by slot
@@ -14,7 +18,8 @@ A page covers `page_size` consecutive tokens of one sequence and is a run of byt
 
 A full page never changes again and depends on nothing after it, so sequences can share it. Only the
 last, open page of a sequence is written. Keys, values and the convolution's inputs are stored in
-the model's dtype, all else in fp32 (fp64 for an fp64 model).
+the model's dtype; products and pending w in fp16 for a 16-bit model, since no entry of theirs
+exceeds 1; all else in fp32 (fp64 for an fp64 model).
 """
 
 from __future__ import annotations
@@ -24,6 +29,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+
+PAGES_PER_GROUP = 8
 
 _ALIGNMENT_BYTES = 16
 
@@ -37,7 +44,9 @@ class Pages(NamedTuple):
     keys: torch.Tensor
     values: torch.Tensor
     gates: torch.Tensor | None
+    key_norm: torch.Tensor | None
     product: torch.Tensor | None
+    group_product: torch.Tensor | None
     pending_w: torch.Tensor | None
     pending_beta: torch.Tensor | None
     conv_tail: torch.Tensor | None
@@ -89,8 +98,13 @@ class PageLayout:
 
     @property
     def state_dtype(self) -> torch.dtype:
-        """Dtype of gates, products and pending w and beta: fp32, or fp64 for an fp64 model."""
+        """Dtype of gates, norms and pending beta: fp32, or fp64 for an fp64 model."""
         return torch.promote_types(self.dtype, torch.float32)
+
+    @property
+    def transport_dtype(self) -> torch.dtype:
+        """Dtype of products of H and of pending w: fp16 for a 16-bit model, else the model's."""
+        return torch.float16 if self.dtype.itemsize == 2 else self.dtype
 
     @property
     def cell_bytes(self) -> int:
@@ -136,9 +150,11 @@ class PageLayout:
         }
         if self.has_gate:
             regions["gates"] = ((self.num_heads, self.page_size), self.state_dtype)
+            regions["key_norm"] = ((kv,), self.state_dtype)
         if self.has_transport:
-            regions["product"] = ((kv, head, head), self.state_dtype)
-            regions["pending_w"] = ((kv, self.chunk_size, head), self.state_dtype)
+            regions["product"] = ((kv, head, head), self.transport_dtype)
+            regions["group_product"] = ((kv, head, head), self.transport_dtype)
+            regions["pending_w"] = ((kv, self.chunk_size, head), self.transport_dtype)
             regions["pending_beta"] = ((kv, self.chunk_size), self.state_dtype)
         if self.conv_size > 1:
             regions["conv_tail"] = ((self.conv_size - 1, kv * head), self.dtype)

@@ -13,20 +13,34 @@ import torch
 import torch.nn.functional as F
 
 from patheval.kernels.batch import PagedBatch, SegmentGroup
-from patheval.kernels.pages import Pages
+from patheval.kernels.pages import PAGES_PER_GROUP, Pages
 
 
-def short_conv(
-    x: torch.Tensor, weight: torch.Tensor, pages: Pages, batch: PagedBatch
+def householder_vectors(
+    x: torch.Tensor, conv_weight: torch.Tensor | None, pages: Pages, batch: PagedBatch
 ) -> torch.Tensor:
-    """See `patheval.kernels.api.short_conv`."""
-    assert pages.conv_tail is not None
+    """See `patheval.kernels.api.householder_vectors`."""
+    if conv_weight is not None:
+        assert pages.conv_tail is not None
+        x = _short_conv(x, conv_weight, pages.conv_tail, batch)
+    return unit_norm(x.unflatten(-1, (-1, pages.keys.shape[-1])))
+
+
+def unit_norm(y: torch.Tensor) -> torch.Tensor:
+    """Scale each head [..., head_dim] to unit L2 norm in fp32 (fp64): a zero stays zero."""
+    y = y.to(torch.promote_types(y.dtype, torch.float32))
+    return y * torch.rsqrt(y.square().sum(-1, keepdim=True) + 1e-6)
+
+
+def _short_conv(
+    x: torch.Tensor, weight: torch.Tensor, conv_tail: torch.Tensor, batch: PagedBatch
+) -> torch.Tensor:
     num_taps = weight.shape[1]
     at_page_start = (batch.context_lens % batch.page_size == 0)[:, None, None]
-    before = _read_conv_history(pages.conv_tail, batch)
-    _write_conv_tail(x, pages.conv_tail, batch)
+    before = _read_conv_history(conv_tail, batch)
+    _write_conv_tail(x, conv_tail, batch)
     # At a page's start the history may have been written in this very step by another request.
-    history = torch.where(at_page_start, _read_conv_history(pages.conv_tail, batch), before)
+    history = torch.where(at_page_start, _read_conv_history(conv_tail, batch), before)
 
     taps = weight.to(torch.promote_types(x.dtype, torch.float32))
     row = torch.arange(batch.num_tokens, device=x.device)
@@ -71,19 +85,21 @@ def paged_attention(
     log_fgate: torch.Tensor | None,
     pages: Pages,
     batch: PagedBatch,
+    out: torch.Tensor,
     *,
     sm_scale: float,
     gate_inside_scale: bool,
-) -> torch.Tensor:
-    """See `patheval.kernels.api.paged_attention`."""
+    skip_pages: bool,
+) -> None:
+    """See `patheval.kernels.api.paged_attention`; reads every page."""
     blocks = [_load_block(group, k, w, beta, pages, batch) for group in batch.groups]
     for block in blocks:
         _write_pages(block, v, log_fgate, pages)
-    out = torch.empty_like(q)
+    for block in blocks:
+        _write_group_products(block, pages, batch)
     gate_scale = sm_scale if gate_inside_scale else 1.0
     for block in blocks:
         _attend(block, q, out, pages, batch, sm_scale, gate_scale)
-    return out
 
 
 @dataclass
@@ -162,7 +178,7 @@ def _load_block(
         # The product of a page that has no closed chunk yet is whatever the page held before.
         identity = torch.eye(w.shape[-1], dtype=dtype, device=w.device)
         has_closed = (group.closed_before > 0)[:, None, None, None]
-        block.product = torch.where(has_closed, pages.product[page], identity)
+        block.product = torch.where(has_closed, pages.product[page].to(dtype), identity)
     return block
 
 
@@ -202,6 +218,10 @@ def _write_pages(
         steps = torch.where(block.is_new[..., None], log_fgate[block.token], 0.0)
         gates = carried[:, None] + steps.to(carried.dtype).cumsum(1)
         pages.gates[page, :, slot] = gates[segment, column]
+        assert pages.key_norm is not None
+        norm = torch.where(block.is_new[:, None], block.keys.norm(dim=-1), 0.0).amax(-1)
+        earlier = torch.where(group.start[:, None] > 0, pages.key_norm[block.page], 0.0)
+        pages.key_norm[block.page] = torch.maximum(norm, earlier)
     if block.w is not None:
         assert block.beta is not None
         assert pages.pending_w is not None and pages.pending_beta is not None
@@ -210,7 +230,7 @@ def _write_pages(
         is_open = slot >= group.closed_after[segment]
         segment, column, page, slot = (x[is_open] for x in (segment, column, page, slot))
         chunk_slot = slot - group.closed_after[segment]
-        pages.pending_w[page, :, chunk_slot] = block.w[segment, :, column]
+        pages.pending_w[page, :, chunk_slot] = block.w[segment, :, column].to(pages.pending_w.dtype)
         pages.pending_beta[page, :, chunk_slot] = block.beta[segment, :, column, 0]
 
 
@@ -235,7 +255,24 @@ def _carry(block: _Block, pages: Pages) -> None:
     keys = block.keys[closing] - mixing.transpose(-1, -2) @ w
     write(keys, block_slot, (block_slot >= before) & (block_slot < after))
     product = block.product[closing]
-    pages.product[page] = product - w.transpose(-1, -2) @ (u @ product)
+    product = product - w.transpose(-1, -2) @ (u @ product)
+    pages.product[page] = product.to(pages.product.dtype)
+
+
+def _write_group_products(block: _Block, pages: Pages, batch: PagedBatch) -> None:
+    """Store the product since the start of the group in the pages that this step fills."""
+    if pages.product is None:
+        return
+    assert pages.group_product is not None
+    group = block.group
+    full = (group.end == batch.page_size).nonzero()[:, 0]
+    request, page_idx = group.request[full], group.page_idx[full]
+    product = pages.product[block.page[full]].to(block.keys.dtype)
+    for distance in range(1, PAGES_PER_GROUP):
+        is_in_group = (page_idx % PAGES_PER_GROUP >= distance).nonzero()[:, 0]
+        before = batch.block_table[request[is_in_group], page_idx[is_in_group] - distance]
+        product[is_in_group] = product[is_in_group] @ pages.product[before].to(product.dtype)
+    pages.group_product[block.page[full]] = product.to(pages.group_product.dtype)
 
 
 def _attend(
@@ -316,7 +353,7 @@ def _attend(
             gate = gate[:num_reaching] + total
         add(moved @ pages.keys[page].to(dtype).mT, page_gates, pages.values[page].to(dtype), None)
         if pages.product is not None:
-            moved = moved @ pages.product[page]
+            moved = moved @ pages.product[page].to(dtype)
 
     segment, column = is_query.nonzero(as_tuple=True)
     attended = softmax.result().reshape(len(token), q.shape[1], group.num_queries, -1)

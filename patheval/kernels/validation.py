@@ -7,17 +7,40 @@ import torch
 from patheval.kernels.batch import PagedBatch
 from patheval.kernels.pages import Pages
 
+TRITON_HEAD_DIMS = (16, 32, 64, 128)
 
-def check_short_conv(
-    x: torch.Tensor, weight: torch.Tensor, pages: Pages, batch: PagedBatch
+
+def check_householder_vectors(
+    x: torch.Tensor, conv_weight: torch.Tensor | None, pages: Pages, batch: PagedBatch
 ) -> None:
-    """Raise ValueError where `short_conv`'s arguments contradict each other."""
-    if pages.conv_tail is None:
-        raise ValueError("the pages have no conv_tail region; build the layout with conv_size >= 2")
-    _, num_slots, width = pages.conv_tail.shape
-    _expect("x", x, (None, width), pages.conv_tail.dtype)
-    _expect("weight", weight, (width, num_slots + 1), None)
+    """Raise ValueError where `householder_vectors`'s arguments contradict each other."""
+    _, num_kv_heads, _, head_dim = pages.keys.shape
+    width = num_kv_heads * head_dim
+    _expect("x", x, (None, width), pages.keys.dtype)
     _check_rows("x", x, batch)
+    if (conv_weight is None) != (pages.conv_tail is None):
+        raise ValueError("conv_weight is given exactly when the page layout has conv_size >= 2")
+    if conv_weight is not None and pages.conv_tail is not None:
+        _expect("conv_weight", conv_weight, (width, pages.conv_tail.shape[1] + 1), None)
+
+
+def check_triton_shapes(pages: Pages, batch: PagedBatch) -> None:
+    """Raise ValueError for pages that the Triton kernels are not written for."""
+    head_dim, dtype = pages.keys.shape[-1], pages.keys.dtype
+    if head_dim not in TRITON_HEAD_DIMS:
+        raise ValueError(
+            f"impl='triton' has head_dim {TRITON_HEAD_DIMS}, got {head_dim}; use impl='reference'"
+        )
+    if dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise ValueError(
+            f"impl='triton' has fp32, fp16 and bf16, got {dtype}; use impl='reference'"
+        )
+    for name, size in (("page_size", batch.page_size), ("chunk_size", batch.chunk_size)):
+        if size < 16 or size & (size - 1):
+            raise ValueError(
+                f"impl='triton' needs a {name} that is a power of two from 16 on, got {size}; "
+                "use impl='reference'"
+            )
 
 
 def check_paged_attention(
@@ -29,8 +52,12 @@ def check_paged_attention(
     log_fgate: torch.Tensor | None,
     pages: Pages,
     batch: PagedBatch,
+    out: torch.Tensor | None,
+    sm_scale: float,
 ) -> None:
     """Raise ValueError where `paged_attention`'s arguments contradict each other."""
+    if not sm_scale > 0:
+        raise ValueError(f"sm_scale must be positive, got {sm_scale}")
     _, num_kv_heads, page_size, head_dim = pages.keys.shape
     if page_size != batch.page_size:
         raise ValueError(f"the batch was built for pages of {batch.page_size}, got {page_size}")
@@ -44,6 +71,8 @@ def check_paged_attention(
     _expect("k", k, (num_tokens, num_kv_heads, head_dim), dtype)
     _expect("v", v, (num_tokens, num_kv_heads, head_dim), dtype)
     _check_rows("q", q, batch)
+    if out is not None:
+        _expect("out", out, tuple(q.shape), dtype)
     if (w is None) != (pages.product is None) or (w is None) != (beta is None):
         raise ValueError("w and beta are given exactly when the page layout has transport")
     if w is not None and beta is not None:

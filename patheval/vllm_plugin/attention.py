@@ -9,11 +9,17 @@ from torch import nn
 from vllm.config import VllmConfig, get_current_vllm_config
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.utils.torch_utils import direct_register_custom_op
 from vllm.v1.attention.backend import AttentionBackend, AttentionImplBase
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-from patheval.kernels import PageLayout, paged_attention, short_conv
-from patheval.vllm_plugin.config_hooks import CHUNK_SIZE
+from patheval.kernels import (
+    PageLayout,
+    householder_vectors,
+    paged_attention,
+    paged_attention_workspace,
+)
+from patheval.vllm_plugin.config_hooks import ATTENTION_OP, CHUNK_SIZE, attention_options
 from patheval.vllm_plugin.metadata import PagedMetadata, PagedMetadataBuilder
 
 
@@ -76,6 +82,7 @@ class PagedAttention(nn.Module, AttentionLayerBase):
         """
         super().__init__()
         vllm_config = get_current_vllm_config()
+        self._options = attention_options(vllm_config)
         self._layout = PageLayout(
             page_size=vllm_config.cache_config.block_size,
             chunk_size=CHUNK_SIZE,
@@ -143,21 +150,39 @@ class PagedAttention(nn.Module, AttentionLayerBase):
         Returns:
             [rows, num_heads * head_dim]; zero in rows without a token, and in profiling runs.
         """
-        out = torch.zeros_like(q)
+        out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+        torch.ops.vllm.patheval_paged_attention(
+            q, k, v, w, conv_weight, beta, log_fgate, out, self._prefix
+        )
+        return out
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        w: torch.Tensor | None,
+        conv_weight: torch.Tensor | None,
+        beta: torch.Tensor | None,
+        log_fgate: torch.Tensor | None,
+        out: torch.Tensor,
+    ) -> None:
+        """`forward`, into the rows of `out` that have a token; the others keep what they hold."""
         metadata = get_forward_context().attn_metadata
         if metadata is None:
-            return out
+            # vLLM measures the memory of this call and leaves as much free.
+            paged_attention_workspace(q, self._layout, impl=self._options.impl)
+            return
         assert isinstance(metadata, dict) and self._pages is not None
         step = metadata[self._prefix]
         assert isinstance(step, PagedMetadata)
         n, head_dim = step.batch.num_tokens, self._layout.head_dim
         unit_w = None
         if w is not None:
-            w = w[:n]
-            if conv_weight is not None:
-                w = short_conv(w, conv_weight, self._pages, step.batch, impl="reference")
-            unit_w = unit_norm(w.unflatten(-1, (-1, head_dim)))
-        out[:n] = paged_attention(
+            unit_w = householder_vectors(
+                w[:n], conv_weight, self._pages, step.batch, impl=self._options.impl
+            )
+        paged_attention(
             q[:n].unflatten(-1, (-1, head_dim)),
             k[:n].unflatten(-1, (-1, head_dim)),
             v[:n].unflatten(-1, (-1, head_dim)),
@@ -168,12 +193,47 @@ class PagedAttention(nn.Module, AttentionLayerBase):
             step.batch,
             sm_scale=head_dim**-0.5,
             gate_inside_scale=self._layout.has_transport,
-            impl="reference",
-        ).flatten(-2)
-        return out
+            impl=self._options.impl,
+            skip_pages=self._options.skip_pages,
+            out=out[:n].unflatten(-1, (-1, head_dim)),
+        )
 
 
-def unit_norm(w: torch.Tensor) -> torch.Tensor:
-    """Scale each head to unit L2 norm in fp32, as fla does: a zero w stays zero."""
-    w = w.float()
-    return w * torch.rsqrt(w.square().sum(-1, keepdim=True) + 1e-6)
+def _attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    w: torch.Tensor | None,
+    conv_weight: torch.Tensor | None,
+    beta: torch.Tensor | None,
+    log_fgate: torch.Tensor | None,
+    out: torch.Tensor,
+    layer_name: str,
+) -> None:
+    layer = get_forward_context().no_compile_layers[layer_name]
+    assert isinstance(layer, PagedAttention)
+    layer.attend(q, k, v, w, conv_weight, beta, log_fgate, out)
+
+
+def _attend_fake(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    w: torch.Tensor | None,
+    conv_weight: torch.Tensor | None,
+    beta: torch.Tensor | None,
+    log_fgate: torch.Tensor | None,
+    out: torch.Tensor,
+    layer_name: str,
+) -> None:
+    pass
+
+
+# An op of its own, so that torch.compile can split the model at it: what it does depends on the
+# step's metadata, which no compiled graph may hold.
+direct_register_custom_op(
+    op_name=ATTENTION_OP.removeprefix("vllm::"),
+    op_func=_attend,
+    mutates_args=["out"],
+    fake_impl=_attend_fake,
+)

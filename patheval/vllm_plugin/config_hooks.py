@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from vllm.config import CompilationMode, CUDAGraphMode
+from vllm.config import CompilationConfig, CompilationMode, CUDAGraphMode
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
 
 from patheval.errors import UnsupportedError
+from patheval.kernels import Impl, available_impls
+from patheval.kernels.validation import TRITON_HEAD_DIMS
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
+ATTENTION_OP = "vllm::patheval_paged_attention"
 CHUNK_SIZE = 32
 DEFAULT_PAGE_SIZE = 256
 
@@ -39,10 +43,51 @@ class PagedAttentionConfig(VerifyAndUpdateConfig):
             raise UnsupportedError(
                 f"{setting}={value} cannot be used with PaTH and FoX attention; {fix}"
             )
-        # The attention is not yet a custom op that torch.compile could split the model at.
         compilation = vllm_config.compilation_config
-        compilation.mode = CompilationMode.NONE
-        compilation.cudagraph_mode = CUDAGraphMode.NONE
+        if attention_options(vllm_config).impl == "reference":
+            # It reads lengths back to the host, which no CUDA graph can hold.
+            compilation.mode = CompilationMode.NONE
+            compilation.cudagraph_mode = CUDAGraphMode.NONE
+        elif compilation.splitting_ops is None:
+            compilation.splitting_ops = [*CompilationConfig._attention_ops, ATTENTION_OP]
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """What vLLM's `additional_config={"patheval": {...}}` can choose.
+
+    Attributes:
+        impl: implementation of `patheval.kernels`; "triton" on GPUs and "reference" elsewhere
+            where none is named.
+        skip_pages: whether gated kinds leave out pages that cannot matter.
+    """
+
+    impl: Impl
+    skip_pages: bool = True
+
+
+def attention_options(vllm_config: VllmConfig) -> AttentionOptions:
+    """Read the options of an engine.
+
+    Raises:
+        UnsupportedError: An unknown option, or an implementation that cannot run here.
+    """
+    from vllm.platforms import current_platform
+
+    found = (vllm_config.additional_config or {}).get("patheval", {})
+    default: Impl = "triton" if current_platform.is_cuda() else "reference"
+    options = {"impl": default} | dict(found)
+    if unknown := options.keys() - {field.name for field in fields(AttentionOptions)}:
+        raise UnsupportedError(
+            f"additional_config names the unknown patheval option {min(unknown)!r}; the options "
+            "are impl and skip_pages"
+        )
+    if options["impl"] not in available_impls():
+        raise UnsupportedError(
+            f"the attention implementation {options['impl']!r} cannot run here; use one of "
+            f"{', '.join(available_impls())}"
+        )
+    return AttentionOptions(**options)
 
 
 class RopeConfig(VerifyAndUpdateConfig):
@@ -74,7 +119,21 @@ def _unsupported(vllm_config: VllmConfig) -> list[tuple[str, object, str]]:
     parallel, speculative = vllm_config.parallel_config, vllm_config.speculative_config
     transfer, backend = vllm_config.kv_transfer_config, vllm_config.attention_config.backend
     model_dtype = str(model.dtype).removeprefix("torch.")
+    is_triton = attention_options(vllm_config).impl == "triton"
     checks: list[tuple[bool, str, object, str]] = [
+        (
+            is_triton and model.get_head_size() not in TRITON_HEAD_DIMS,
+            "head_dim",
+            model.get_head_size(),
+            f"the Triton kernels have {', '.join(map(str, TRITON_HEAD_DIMS))}: run it with "
+            'additional_config={"patheval": {"impl": "reference"}}',
+        ),
+        (
+            is_triton and cache.block_size & (cache.block_size - 1) != 0,
+            "block_size",
+            cache.block_size,
+            f"use a power of two such as {DEFAULT_PAGE_SIZE}",
+        ),
         (
             cache.block_size % CHUNK_SIZE != 0,
             "block_size",

@@ -26,9 +26,9 @@ class PagedMetadata(AttentionMetadata):
 
 
 class PagedMetadataBuilder(AttentionMetadataBuilder[PagedMetadata]):
-    """Cuts each step into page segments on the host."""
+    """Describes each step without waiting for the device."""
 
-    _cudagraph_support = AttentionCGSupport.NEVER
+    _cudagraph_support = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
 
     def __init__(
         self,
@@ -47,13 +47,31 @@ class PagedMetadataBuilder(AttentionMetadataBuilder[PagedMetadata]):
         common_attn_metadata: CommonAttentionMetadata,
         fast_build: bool = False,
     ) -> PagedMetadata:
-        """See vLLM's base class; waits for the device's sequence lengths."""
-        common = common_attn_metadata
-        batch = PagedBatch.build(
-            common.query_start_loc_cpu[: common.num_reqs + 1].tolist(),
-            common.seq_lens[: common.num_reqs].tolist(),
-            common.block_table_tensor,
-            page_size=self._page_size,
-            chunk_size=CHUNK_SIZE,
+        """See vLLM's base class.
+
+        The tensors of a step of single tokens are vLLM's own buffers, which a CUDA graph that was
+        captured with them reads again at each replay.
+        """
+        common, num_reqs = common_attn_metadata, common_attn_metadata.num_reqs
+        if common.max_query_len <= 1:
+            return PagedMetadata(
+                PagedBatch.of_single_tokens(
+                    common.num_actual_tokens,
+                    common.query_start_loc[: num_reqs + 1],
+                    common.seq_lens[:num_reqs],
+                    common.block_table_tensor,
+                    page_size=self._page_size,
+                    chunk_size=CHUNK_SIZE,
+                )
+            )
+        upper_bounds = common.seq_lens_cpu_upper_bound
+        return PagedMetadata(
+            PagedBatch.build(
+                common.query_start_loc_cpu[: num_reqs + 1].tolist(),
+                common.seq_lens[:num_reqs],
+                common.block_table_tensor,
+                page_size=self._page_size,
+                chunk_size=CHUNK_SIZE,
+                host_seq_lens=None if upper_bounds is None else upper_bounds[:num_reqs].tolist(),
+            )
         )
-        return PagedMetadata(batch)

@@ -1,20 +1,18 @@
 """Paged attention against the definition: any cut of a sequence into steps, any order of pages."""
 
-import itertools
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
 
+import paged_sequences
 import pytest
 import torch
 import torch.nn.functional as F
+from paged_sequences import KINDS, Cut, Inputs, Sizes
 
-from patheval.kernels import PagedBatch, PageLayout, Pages, paged_attention, short_conv
-from patheval.kernels.definition import attention_by_definition
+from patheval.kernels import PagedBatch, PageLayout, householder_vectors, paged_attention
 
 PAGE_SIZE, CHUNK_SIZE, HEAD_DIM = 32, 8, 16
+SIZES = Sizes(PAGE_SIZE, CHUNK_SIZE, HEAD_DIM)
 
-Cut = Callable[[random.Random], int]
 CUTS: dict[str, Cut] = {
     "whole": lambda _: 10**6,
     "one-by-one": lambda _: 1,
@@ -23,133 +21,16 @@ CUTS: dict[str, Cut] = {
 }
 
 
-@dataclass
-class Inputs:
-    """One sequence's q, k, v, w, beta, log_fgate."""
-
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    w: torch.Tensor | None
-    beta: torch.Tensor | None
-    log_fgate: torch.Tensor | None
-
-    def rows(self, start: int, stop: int) -> list[torch.Tensor | None]:
-        return [None if x is None else x[start:stop] for x in vars(self).values()]
-
-    def by_definition(self, *, gate_inside_scale: bool) -> torch.Tensor:
-        doubles = (None if x is None else x.double() for x in vars(self).values())
-        return attention_by_definition(
-            *doubles, sm_scale=HEAD_DIM**-0.5, gate_inside_scale=gate_inside_scale
-        )
+def make_inputs(seq_len: int, **options: object) -> Inputs:
+    return paged_sequences.make_inputs(seq_len, head_dim=HEAD_DIM, **options)
 
 
-def make_inputs(
-    seq_len: int,
-    *,
-    seed: int,
-    dtype: torch.dtype = torch.float64,
-    num_heads: int = 4,
-    num_kv_heads: int = 2,
-    transport: bool = True,
-    gate: bool = True,
-) -> Inputs:
-    generator = torch.Generator().manual_seed(seed)
-    state_dtype = torch.promote_types(dtype, torch.float32)
-
-    def normal(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
-        return torch.randn(seq_len, *shape, generator=generator, dtype=dtype)
-
-    w = beta = log_fgate = None
-    if transport:
-        w = F.normalize(normal(num_kv_heads, HEAD_DIM, dtype=state_dtype), dim=-1)
-        beta = 2 * torch.sigmoid(2 * normal(num_kv_heads, dtype=state_dtype))
-    if gate:
-        log_fgate = F.logsigmoid(normal(num_heads, dtype=state_dtype) + 1)
-    q, k, v = (
-        normal(num_heads, HEAD_DIM),
-        normal(num_kv_heads, HEAD_DIM),
-        normal(num_kv_heads, HEAD_DIM),
-    )
-    return Inputs(q, k, v, w, beta, log_fgate)
+def run_in_steps(sequences: list[Inputs], cut: Cut, **options: object) -> list[torch.Tensor]:
+    return paged_sequences.run_in_steps(sequences, cut, SIZES, impl="reference", **options)
 
 
-class Cache:
-    """A NaN-filled pool and a shuffled block table for sequences of known lengths."""
-
-    def __init__(
-        self, seq_lens: list[int], inputs: Inputs, *, seed: int, conv_size: int = 0
-    ) -> None:
-        self.layout = PageLayout(
-            page_size=PAGE_SIZE,
-            chunk_size=CHUNK_SIZE,
-            num_heads=inputs.q.shape[1],
-            num_kv_heads=inputs.k.shape[1],
-            head_dim=HEAD_DIM,
-            dtype=inputs.q.dtype,
-            has_transport=inputs.w is not None,
-            has_gate=inputs.log_fgate is not None,
-            conv_size=conv_size,
-        )
-        num_pages = [-(-n // PAGE_SIZE) for n in seq_lens]
-        pool = self.layout.empty_pool(1 + sum(num_pages)).fill_(-1)
-        self.pages: Pages = self.layout.views(pool)
-        assert self.pages.keys.isnan().all()
-        free = list(range(1, 1 + sum(num_pages)))
-        random.Random(seed).shuffle(free)
-        # Unused entries of the table point to page 0, which stays NaN.
-        self.block_table = torch.zeros(len(seq_lens), max(num_pages), dtype=torch.int32)
-        for row, count in enumerate(num_pages):
-            self.block_table[row, :count] = torch.tensor(free[:count])
-            free = free[count:]
-
-    def batch(self, steps: list[int], seq_lens: list[int]) -> PagedBatch:
-        query_start_loc = list(itertools.accumulate(steps, initial=0))
-        return PagedBatch.build(
-            query_start_loc,
-            seq_lens,
-            self.block_table[: len(steps)],
-            page_size=PAGE_SIZE,
-            chunk_size=CHUNK_SIZE,
-        )
-
-
-def run_in_steps(
-    sequences: list[Inputs], cut: Cut, *, gate_inside_scale: bool, seed: int = 0
-) -> list[torch.Tensor]:
-    """Feed the sequences to one cache, `cut` tokens of each at a time, and return their outputs."""
-    rng = random.Random(seed)
-    lengths = [len(sequence.q) for sequence in sequences]
-    cache = Cache(lengths, sequences[0], seed=seed)
-    done = [0] * len(sequences)
-    outputs: list[list[torch.Tensor]] = [[] for _ in sequences]
-    while done != lengths:
-        steps = [min(cut(rng), length - n) for n, length in zip(done, lengths, strict=True)]
-        after = [n + step for n, step in zip(done, steps, strict=True)]
-        parts = [s.rows(n, m) for s, n, m in zip(sequences, done, after, strict=True)]
-        columns = (
-            None if column[0] is None else torch.cat([x for x in column if x is not None])
-            for column in zip(*parts, strict=True)
-        )
-        out = paged_attention(
-            *columns,
-            cache.pages,
-            cache.batch(steps, after),
-            sm_scale=HEAD_DIM**-0.5,
-            gate_inside_scale=gate_inside_scale,
-            impl="reference",
-        )
-        for collected, part in zip(outputs, out.split(steps), strict=True):
-            collected.append(part)
-        done = after
-    return [torch.cat(parts) for parts in outputs]
-
-
-KINDS = {
-    "path": dict(transport=True, gate=False),
-    "path-fox": dict(transport=True, gate=True),
-    "fox": dict(transport=False, gate=True),
-}
+def make_cache(*arguments: object, **options: object) -> paged_sequences.Cache:
+    return paged_sequences.Cache(*arguments, SIZES, **options)
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -208,7 +89,7 @@ def test_full_pages_never_change_and_equal_those_of_any_other_cut() -> None:
     sequence = make_inputs(3 * PAGE_SIZE + 5, seed=7)
 
     def pages_after(*steps: int) -> list[torch.Tensor]:
-        cache = Cache([len(sequence.q)], sequence, seed=0)
+        cache = make_cache([len(sequence.q)], sequence, seed=0)
         done = 0
         for step in steps:
             paged_attention(
@@ -242,7 +123,9 @@ def test_a_request_may_start_behind_pages_that_the_same_step_fills() -> None:
     context = make_inputs(2 * PAGE_SIZE, seed=8)
     tails = [make_inputs(n, seed=20 + n) for n in (1, 9, PAGE_SIZE, 40)]
     # Rows: the tails first, then the context that they continue, so that order cannot help.
-    cache = Cache([2 * PAGE_SIZE + len(t.q) for t in tails] + [len(context.q)], context, seed=1)
+    cache = make_cache(
+        [2 * PAGE_SIZE + len(t.q) for t in tails] + [len(context.q)], context, seed=1
+    )
     cache.block_table[:-1, :2] = cache.block_table[-1, :2].clone()
     parts = [*tails, context]
     columns = (torch.cat(column) for column in zip(*(vars(p).values() for p in parts), strict=True))
@@ -267,44 +150,52 @@ def test_a_request_may_start_behind_pages_that_the_same_step_fills() -> None:
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
 
 
+def unit(y: torch.Tensor) -> torch.Tensor:
+    y = y.unflatten(-1, (-1, HEAD_DIM))
+    return y / (y.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+
+
 @pytest.mark.parametrize("cut", CUTS)
-def test_short_conv_equals_torch_conv1d_for_any_cut(cut: str) -> None:
+def test_w_equals_torch_conv1d_and_the_norm_for_any_cut(cut: str) -> None:
     lengths, conv_size = [70, 1, 2, 3, 33, 64], 3
     inputs = make_inputs(1, seed=0)
     channels = 2 * HEAD_DIM
     generator = torch.Generator().manual_seed(9)
     weight = torch.randn(channels, conv_size, generator=generator, dtype=torch.float64)
     xs = [torch.randn(n, channels, generator=generator, dtype=torch.float64) for n in lengths]
-    cache = Cache(lengths, inputs, seed=2, conv_size=conv_size)
+    cache = make_cache(lengths, inputs, seed=2, conv_size=conv_size)
     rng, done = random.Random(1), [0] * len(xs)
     outputs: list[list[torch.Tensor]] = [[] for _ in xs]
     while done != lengths:
         steps = [min(CUTS[cut](rng), length - n) for n, length in zip(done, lengths, strict=True)]
         after = [n + step for n, step in zip(done, steps, strict=True)]
         x = torch.cat([x[n:m] for x, n, m in zip(xs, done, after, strict=True)])
-        out = short_conv(x, weight, cache.pages, cache.batch(steps, after), impl="reference")
+        out = householder_vectors(
+            x, weight, cache.pages, cache.batch(steps, after), impl="reference"
+        )
         for collected, part in zip(outputs, out.split(steps), strict=True):
             collected.append(part)
         done = after
     for parts, x in zip(outputs, xs, strict=True):
         padded = F.pad(x.T[None], (conv_size - 1, 0))
-        expected = F.silu(F.conv1d(padded, weight[:, None], groups=channels))[0].T
+        expected = unit(F.silu(F.conv1d(padded, weight[:, None], groups=channels))[0].T)
         torch.testing.assert_close(torch.cat(parts), expected, rtol=0, atol=1e-13)
 
 
-def test_short_conv_may_start_behind_a_page_that_the_same_step_fills() -> None:
+def test_the_convolution_may_start_behind_a_page_that_the_same_step_fills() -> None:
     inputs, conv_size = make_inputs(1, seed=0), 3
     channels = 2 * HEAD_DIM
     generator = torch.Generator().manual_seed(10)
     weight = torch.randn(channels, conv_size, generator=generator, dtype=torch.float64)
     x = torch.randn(PAGE_SIZE + 4, channels, generator=generator, dtype=torch.float64)
-    cache = Cache([PAGE_SIZE + 4, PAGE_SIZE], inputs, seed=2, conv_size=conv_size)
+    cache = make_cache([PAGE_SIZE + 4, PAGE_SIZE], inputs, seed=2, conv_size=conv_size)
     cache.block_table[0, 0] = cache.block_table[1, 0]
     batch = cache.batch([4, PAGE_SIZE], [PAGE_SIZE + 4, PAGE_SIZE])
     rows = torch.cat([x[PAGE_SIZE:], x[:PAGE_SIZE]])
-    out = short_conv(rows, weight, cache.pages, batch, impl="reference")
+    out = householder_vectors(rows, weight, cache.pages, batch, impl="reference")
     expected = F.silu(F.conv1d(F.pad(x.T[None], (2, 0)), weight[:, None], groups=channels))[0].T
-    torch.testing.assert_close(out, torch.cat([expected[PAGE_SIZE:], expected[:PAGE_SIZE]]))
+    expected = unit(torch.cat([expected[PAGE_SIZE:], expected[:PAGE_SIZE]]))
+    torch.testing.assert_close(out, expected)
 
 
 def test_bf16_pages_err_less_than_keys_rewritten_at_every_step() -> None:
@@ -332,7 +223,7 @@ def test_bf16_pages_err_less_than_keys_rewritten_at_every_step() -> None:
 class TestRefusals:
     def call(self, **changes: object) -> None:
         inputs = make_inputs(4, seed=0)
-        cache = Cache([4], inputs, seed=0)
+        cache = make_cache([4], inputs, seed=0)
         arguments = {**vars(inputs), "pages": cache.pages, "batch": cache.batch([4], [4])}
         arguments |= dict(sm_scale=1.0, gate_inside_scale=True, impl="reference")
         paged_attention(**(arguments | changes))

@@ -1,0 +1,114 @@
+"""`patheval bench kernels` and `decode`: the attention of one layer, against other kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from patheval.bench.environment import environment
+from patheval.bench.rivals import decode_rival, prefill_rival
+from patheval.bench.steps import Shape, Step, check, decode_step, prefill_step
+from patheval.bench.timing import graph_median_ms, median_ms
+
+PREFILL_SHAPES = {
+    "1x64k-16x64": Shape(1, 65536, 16, 64),
+    "1x64k-8x128": Shape(1, 65536, 8, 128),
+    "16x2k-32x64": Shape(16, 2048, 32, 64),
+    "4x8k-16x128": Shape(4, 8192, 16, 128),
+    "2x16k-32x64": Shape(2, 16384, 32, 64),
+    "1x64k-16x64-path-fox": Shape(1, 65536, 16, 64, "path-fox", -0.02),
+    "1x64k-16x64-fox": Shape(1, 65536, 16, 64, "fox", -0.02),
+}
+DECODE_SHAPES = {
+    "1x64k-16x64": Shape(1, 65536, 16, 64),
+    "16x16k-16x64": Shape(16, 16384, 16, 64),
+    "32x2k-16x64": Shape(32, 2048, 16, 64),
+    "1x64k-8x128": Shape(1, 65536, 8, 128),
+    "1x64k-16x64-path-fox": Shape(1, 65536, 16, 64, "path-fox", -0.02),
+}
+
+
+def bench_prefill(
+    names: Sequence[str], rivals: Sequence[str], page_size: int
+) -> Iterator[dict[str, Any]]:
+    """Rows of the prefill of whole sequences, the pages left ready for decode."""
+    for name in names:
+        shape = PREFILL_SHAPES[name]
+        error = check(shape, page_size)
+        step = prefill_step(shape, page_size)
+        out = torch.empty_like(step.q)
+        ours = median_ms(lambda step=step, out=out: step.run(out=out))  # type: ignore[misc]
+        facts = {"relative_error": error, "page_size": page_size}
+        if shape.mean_log_fgate is not None:
+            facts["share_skipped"] = _share_skipped(step)
+        del step, out
+        times = _rival_times(rivals, lambda rival, s=shape: prefill_rival(rival, s), median_ms)  # type: ignore[misc]
+        yield from _rows("prefill", name, shape, ours, times, facts)
+
+
+def bench_decode(
+    names: Sequence[str], rivals: Sequence[str], page_size: int
+) -> Iterator[dict[str, Any]]:
+    """Rows of one decode step in a CUDA graph; a rival's best page size of 16 and 256 counts."""
+    for name in names:
+        shape = DECODE_SHAPES[name]
+        error = check(shape, page_size)
+        prefilled = prefill_step(shape, page_size, spare_tokens=64)
+        prefilled.run()
+        # Half of a chunk is open, as on average.
+        for _ in range(16):
+            prefilled = decode_step(shape, prefilled)
+            prefilled.run()
+        step, out = prefilled, torch.empty_like(prefilled.q)
+        ours = graph_median_ms(lambda step=step, out=out: step.run(out=out))  # type: ignore[misc]
+        facts = {"relative_error": error, "page_size": page_size}
+        if shape.mean_log_fgate is not None:
+            facts["share_skipped"] = _share_skipped(step)
+        del step, prefilled, out
+        times: dict[str, float] = {}
+        for rival_page_size in (16, 256):
+            found = _rival_times(
+                rivals,
+                lambda rival, s=shape, p=rival_page_size: decode_rival(rival, s, p),  # type: ignore[misc]
+                graph_median_ms,
+            )
+            times |= {rival: min(ms, times.get(rival, ms)) for rival, ms in found.items()}
+        yield from _rows("decode", name, shape, ours, times, facts)
+
+
+def _rival_times(
+    rivals: Sequence[str],
+    make: Callable[[str], Callable[[], object]],
+    timer: Callable[[Callable[[], object]], float],
+) -> dict[str, float]:
+    return {rival: timer(make(rival)) for rival in rivals}
+
+
+def _rows(
+    bench: str,
+    name: str,
+    shape: Shape,
+    ours: float,
+    rivals: dict[str, float],
+    facts: dict[str, Any],
+) -> Iterator[dict[str, Any]]:
+    where = environment()
+    common = {"bench": bench, "name": name, "shape": asdict(shape)}
+    ratios = {rival: ours / ms for rival, ms in rivals.items()}
+    yield common | {"impl": "patheval", "median_ms": ours, "ratio_to": ratios} | facts | where
+    for rival, ms in rivals.items():
+        yield common | {"impl": rival, "median_ms": ms, "ratio_to": {}} | where
+
+
+def _share_skipped(step: Step) -> float:
+    from patheval.kernels import triton_impl
+
+    visits = torch.zeros(2, dtype=torch.int64, device="cuda")
+    triton_impl.paged_attention(
+        **vars(step), out=torch.empty_like(step.q), skip_pages=True, visits=visits
+    )
+    done, possible = visits.tolist()
+    return 1 - done / possible if possible else 0.0

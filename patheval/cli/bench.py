@@ -1,0 +1,97 @@
+"""`patheval bench`: measure speed on this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+_PREFILL_RIVALS = ("fa3", "cudnn", "fla")
+
+
+def _names(ctx: click.Context, parameter: click.Parameter, value: str | None) -> list[str]:
+    return [name for name in (value or "").split(",") if name]
+
+
+@click.group()
+def bench() -> None:
+    """Measure speed on this machine; every kernel is checked before it is timed."""
+
+
+@bench.command()
+@click.option("--shapes", callback=_names, help="Comma-separated names; all by default.")
+@click.option("--against", callback=_names, help="Rivals of fa3, cudnn and fla, by commas.")
+@click.option("--page-size", default=256, show_default=True, help="Tokens in a page.")
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the rows here.")
+def kernels(shapes: list[str], against: list[str], page_size: int, file: Path | None) -> None:
+    """Time the prefill of whole sequences, pages left ready for decode."""
+    from patheval.bench.kernels import PREFILL_SHAPES, bench_prefill
+
+    _check("shape", shapes, PREFILL_SHAPES)
+    _check("rival", against, _PREFILL_RIVALS)
+    _need_gpu()
+    _report(bench_prefill(shapes or list(PREFILL_SHAPES), against, page_size), file)
+
+
+@bench.command()
+@click.option("--shapes", callback=_names, help="Comma-separated names; all by default.")
+@click.option("--against", callback=_names, help="Rivals: fa3.")
+@click.option("--page-size", default=256, show_default=True, help="Tokens in a page.")
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the rows here.")
+def decode(shapes: list[str], against: list[str], page_size: int, file: Path | None) -> None:
+    """Time one decode step's attention in a CUDA graph."""
+    from patheval.bench.kernels import DECODE_SHAPES, bench_decode
+
+    _check("shape", shapes, DECODE_SHAPES)
+    _check("rival", against, ("fa3",))
+    _need_gpu()
+    _report(bench_decode(shapes or list(DECODE_SHAPES), against, page_size), file)
+
+
+@bench.command()
+@click.option("--shapes", callback=_names, help="Comma-separated names; all by default.")
+@click.option("--kinds", callback=_names, default="rope,path,path-fox", show_default=True)
+@click.option("--page-size", type=int, help="Tokens in a page; vLLM plugin's default if left out.")
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the rows here.")
+def engine(shapes: list[str], kinds: list[str], page_size: int | None, file: Path | None) -> None:
+    """Time vLLM's decode steps, beside vLLM's own Llama (rope)."""
+    from patheval.bench.engine import ENGINE_SHAPES, bench_engine
+
+    _check("shape", shapes, ENGINE_SHAPES)
+    _check("kind", kinds, ("rope", "path", "path-fox", "fox"))
+    _need_gpu()
+    _report(bench_engine(shapes or list(ENGINE_SHAPES), kinds, page_size), file)
+
+
+def _check(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise click.BadParameter(f"the {what} {name!r} is none of {', '.join(known)}")
+
+
+def _need_gpu() -> None:
+    import torch
+
+    from patheval.errors import PrerequisiteError
+
+    if not torch.cuda.is_available():
+        raise PrerequisiteError("patheval bench needs an NVIDIA GPU; there is none here")
+
+
+def _report(rows: Iterable[dict[str, Any]], file: Path | None) -> None:
+    """Print each row when it is there, and keep all that have come so far in the file."""
+    kept: list[dict[str, Any]] = []
+    for row in rows:
+        kept.append(row)
+        ratios = "".join(f"  {ratio:.2f} x {rival}" for rival, ratio in row["ratio_to"].items())
+        skipped = row.get("share_skipped")
+        ratios += "" if skipped is None else f"  {skipped:.1%} of page reads skipped"
+        click.echo(
+            f"{row['bench']:8} {row['name']:22} {row['impl']:10} {row['median_ms']:9.3f} ms{ratios}"
+        )
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps({"rows": kept}, indent=1) + "\n")

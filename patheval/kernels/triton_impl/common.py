@@ -1,0 +1,142 @@
+"""Device functions and host choices that the Triton kernels share.
+
+Names and formulas are those of README.md in the folder above. Logits are kept in powers of two:
+exp(x) = exp2(x log2(e)). Queries on the move are kept in fp32, divided by a power of two so that
+no entry exceeds 1; only then are they rounded to fp16 for the products, which cannot overflow.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from patheval.kernels.batch import PagedBatch
+from patheval.kernels.pages import Pages
+
+NEVER: tl.constexpr = tl.constexpr(-1.0e30)
+"""Logit of a key that no row may see; finite, so that differences of two of them are no NaN."""
+
+SKIPPED_BITS = {torch.float32: 30.0, torch.bfloat16: 20.0, torch.float16: 20.0}
+"""Pages whose whole weight is below 2^-bits of the softmax's total are skipped."""
+
+
+@triton.jit
+def unit_lower_inverse(a, SIZE: tl.constexpr, EXACT: tl.constexpr):
+    """(I + a)^-1 for a strictly lower triangular fp32 `a` [SIZE, SIZE].
+
+    With a = d + o, where d are the two diagonal blocks of half the size and t = (I + d)^-1, it is
+    t - t o t. Forward substitution gives t, for a row of either block at a time.
+    """
+    half: tl.constexpr = SIZE // 2
+    row = tl.arange(0, SIZE)
+    is_block = (row[:, None] >= half) == (row[None, :] >= half)
+    inverse = tl.where(is_block, -a, 0.0)
+    for i in range(1, half):
+        is_row = (row % half == i)[:, None] & is_block
+        current = tl.sum(tl.where(is_row, inverse, 0.0), 0)
+        current += tl.sum(current[:, None] * inverse, 0)
+        inverse = tl.where(is_row, current[None, :], inverse)
+    inverse += (row[:, None] == row[None, :]).to(tl.float32)
+    off = tl.dot(inverse, tl.where(is_block, 0.0, a), input_precision=EXACT)
+    return inverse - tl.dot(off, inverse, input_precision=EXACT)
+
+
+@triton.jit
+def wy_matrix(w, beta, SIZE: tl.constexpr, EXACT: tl.constexpr):
+    """M = (I + strict_lower(b W W^T))^-1 b of a chunk, fp32 [SIZE, SIZE]; `w` [SIZE, D]."""
+    row = tl.arange(0, SIZE)
+    overlap = tl.dot(w, tl.trans(w), input_precision="ieee") * beta[:, None]
+    overlap = tl.where(row[:, None] > row[None, :], overlap, 0.0)
+    return unit_lower_inverse(overlap, SIZE, EXACT) * beta[None, :]
+
+
+@triton.jit
+def key_mixing(m, w, k, SIZE: tl.constexpr, PRECISION: tl.constexpr):
+    """X = M strict_lower(W K^T), fp32 [SIZE, SIZE]; `w` and `k` [SIZE, D], fp32."""
+    row = tl.arange(0, SIZE)
+    on_k = tl.dot(w, tl.trans(k), input_precision=PRECISION)
+    on_k = tl.where(row[:, None] > row[None, :], on_k, 0.0)
+    return tl.dot(m, on_k, input_precision=PRECISION)
+
+
+@triton.jit
+def normalised(x):
+    """`x` [rows, D] divided by a power of two so that no entry exceeds 1, and the divisor."""
+    largest = tl.max(tl.abs(x), 1)
+    scale = tl.exp2(tl.ceil(tl.log2(tl.where(largest > 0.0, largest, 1.0))))
+    return x / scale[:, None], scale
+
+
+@triton.jit
+def absorb_scaled(dot, scale, values, maximum, total, weighted):
+    """`absorb` for the logits dot * scale, scale [rows] > 0, with one operation a number less."""
+    new_maximum = tl.maximum(maximum, tl.max(dot, 1) * scale)
+    weights = tl.exp2(dot * scale[:, None] - new_maximum[:, None])
+    shrink = tl.exp2(maximum - new_maximum)
+    total = total * shrink + tl.sum(weights, 1)
+    weighted = weighted * shrink[:, None]
+    weighted = tl.dot(weights.to(values.dtype), values, weighted, input_precision="ieee")
+    return new_maximum, total, weighted
+
+
+@triton.jit
+def absorb(logits, values, maximum, total, weighted):
+    """One step of the online softmax: logits [rows, keys] in powers of two, values [keys, D]."""
+    new_maximum = tl.maximum(maximum, tl.max(logits, 1))
+    weights = tl.exp2(logits - new_maximum[:, None])
+    shrink = tl.exp2(maximum - new_maximum)
+    total = total * shrink + tl.sum(weights, 1)
+    weighted = weighted * shrink[:, None]
+    weighted = tl.dot(weights.to(values.dtype), values, weighted, input_precision="ieee")
+    return new_maximum, total, weighted
+
+
+LOG2_E = 1.0 / math.log(2.0)
+
+TRITON_DTYPE = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+
+TRANSPORT_TORCH_DTYPE = {
+    torch.float32: torch.float32,
+    torch.float16: torch.float16,
+    torch.bfloat16: torch.float16,
+}
+"""Operands of products with w, u and the products of H, by the model's dtype."""
+
+PRECISION = {torch.float32: "ieee", torch.float16: "tf32", torch.bfloat16: "tf32"}
+"""How products of fp32 operands are computed, by the model's dtype."""
+
+EXACT = {torch.float32: "ieee", torch.float16: "tf32x3", torch.bfloat16: "tf32x3"}
+"""The same inside the inverse of a triangular matrix, whose factors may be large."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of `paged_attention`, with rows whose numbers lie next to each other."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    w: torch.Tensor | None
+    beta: torch.Tensor | None
+    log_fgate: torch.Tensor | None
+    pages: Pages
+    batch: PagedBatch
+    sm_scale: float
+    gate_scale: float
+    shared_bytes: int
+
+
+def rows(x: torch.Tensor | None) -> torch.Tensor | None:
+    """`x` [tokens, ...] with each token's numbers next to each other, copied if they are not."""
+    if x is None:
+        return None
+    return x if x[:1].is_contiguous() else x.contiguous()
+
+
+def strides(*tensors: torch.Tensor | None) -> tuple[int, ...]:
+    """First strides, 0 where there is no tensor."""
+    return tuple(0 if x is None else x.stride(0) for x in tensors)

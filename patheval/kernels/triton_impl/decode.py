@@ -1,0 +1,595 @@
+"""Decode: requests with exactly one new token, for any number of tokens before it.
+
+No launch depends on a length that only the device knows, so that the launches can be captured in
+a CUDA graph. `_append` stores the token and, where it ends a chunk, carries the page's keys;
+`_walk` takes the query through the open chunk and from there, by one product a group of pages, to
+the end of each group; `_attend` reads the pages in parallel parts, each moving its own copy of the
+query on; and `_combine` adds the parts up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from patheval.kernels.pages import PAGES_PER_GROUP
+from patheval.kernels.triton_impl.common import (
+    EXACT,
+    LOG2_E,
+    NEVER,
+    PRECISION,
+    SKIPPED_BITS,
+    TRANSPORT_TORCH_DTYPE,
+    TRITON_DTYPE,
+    Step,
+    absorb,
+    key_mixing,
+    normalised,
+    strides,
+    wy_matrix,
+)
+
+
+@triton.jit(do_not_specialize=["block_table_stride"])
+def _append(
+    k, v, w, beta, log_fgate,
+    k_stride, v_stride, w_stride, beta_stride, log_fgate_stride,
+    keys, values, gates, key_norm, product, group_product, pending_w, pending_beta,
+    keys_stride, values_stride, gates_stride, key_norm_stride, product_stride,
+    group_product_stride, pending_w_stride, pending_beta_stride,
+    query_start_loc, seq_lens, block_table, block_table_stride,
+    GROUP_SIZE: tl.constexpr, PADDED_GROUP: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_K: tl.constexpr, PAGES_PER_GROUP: tl.constexpr,
+    HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr,
+    PRECISION: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """Grid [num_requests, num_kv_heads, blocks of a page + 1]; the last writes all but keys."""
+    request = tl.program_id(0)
+    head = tl.program_id(1)
+    block = tl.program_id(2)
+    row = tl.load(query_start_loc + request)
+    if tl.load(query_start_loc + request + 1) - row != 1:
+        return
+    position = tl.load(seq_lens + request) - 1
+    page_idx = position // PAGE_SIZE
+    slot = position % PAGE_SIZE
+    row = row.to(tl.int64)
+    table = block_table + request.to(tl.int64) * block_table_stride
+    page = tl.load(table + page_idx).to(tl.int64)
+    column = tl.arange(0, HEAD_DIM)
+    lane = tl.arange(0, CHUNK_SIZE)
+    square = (head * HEAD_DIM + column)[:, None] * HEAD_DIM + column[None, :]
+    key = tl.load(k + row * k_stride + head * HEAD_DIM + column)
+    page_keys = keys + page * keys_stride + head * PAGE_SIZE * HEAD_DIM
+    closes = HAS_TRANSPORT & ((slot + 1) % CHUNK_SIZE == 0)
+    closed_before = slot + 1 - CHUNK_SIZE
+    is_last = block == tl.num_programs(2) - 1
+
+    if is_last:
+        value = tl.load(v + row * v_stride + head * HEAD_DIM + column)
+        tl.store(
+            values + page * values_stride + (head * PAGE_SIZE + slot) * HEAD_DIM + column, value
+        )
+        if HAS_GATE:
+            member = tl.arange(0, PADDED_GROUP)
+            query_head = head * GROUP_SIZE + member
+            live = member < GROUP_SIZE
+            at = gates + page * gates_stride + query_head * PAGE_SIZE + slot
+            earlier = tl.load(at - 1, mask=live & (slot > 0), other=0.0)
+            gate = tl.load(log_fgate + row * log_fgate_stride + query_head, mask=live, other=0.0)
+            tl.store(at, earlier + gate, mask=live)
+            wide = key.to(tl.float32)
+            there = key_norm + page * key_norm_stride + head
+            longest = tl.load(there, mask=slot > 0, other=0.0)
+            tl.store(there, tl.maximum(longest, tl.sqrt(tl.sum(wide * wide, 0))))
+        if closes == 0:
+            tl.store(page_keys + slot * HEAD_DIM + column, key)
+    if HAS_TRANSPORT:
+        new_w = tl.load(w + row * w_stride + head * HEAD_DIM + column)
+        new_w = new_w.to(pending_w.dtype.element_ty)
+        new_beta = tl.load(beta + row * beta_stride + head)
+        pending = head * CHUNK_SIZE
+        if is_last & (closes == 0):
+            at = pending + slot % CHUNK_SIZE
+            tl.store(pending_w + page * pending_w_stride + at * HEAD_DIM + column, new_w)
+            tl.store(pending_beta + page * pending_beta_stride + at, new_beta)
+        if closes & (is_last | (block * BLOCK_K <= slot)):
+            is_pending = lane < CHUNK_SIZE - 1
+            unit = tl.load(
+                pending_w + page * pending_w_stride + (pending + lane)[:, None] * HEAD_DIM
+                + column[None, :],
+                mask=is_pending[:, None], other=0.0,
+            )  # fmt: skip
+            unit = tl.where(is_pending[:, None], unit, new_w[None, :])
+            wide = unit.to(tl.float32)
+            chunk_beta = tl.load(
+                pending_beta + page * pending_beta_stride + pending + lane,
+                mask=is_pending, other=0.0,
+            )  # fmt: skip
+            chunk_beta = tl.where(is_pending, chunk_beta, new_beta)
+            m = wy_matrix(unit, chunk_beta, CHUNK_SIZE, EXACT)
+            u = tl.dot(m, wide, input_precision=PRECISION)
+            if is_last:
+                whole = (column[:, None] == column[None, :]).to(tl.float32)
+                at_product = product + page * product_stride + square
+                if closed_before > 0:
+                    whole = tl.load(at_product).to(tl.float32)
+                on_whole = tl.dot(u, whole, input_precision=PRECISION)
+                whole -= tl.dot(tl.trans(wide), on_whole, input_precision=PRECISION)
+                tl.store(at_product, whole.to(product.dtype.element_ty))
+                if slot == PAGE_SIZE - 1:
+                    for i in range(1, page_idx % PAGES_PER_GROUP + 1):
+                        before = tl.load(table + page_idx - i).to(tl.int64)
+                        factor = tl.load(product + before * product_stride + square)
+                        whole = tl.dot(whole.to(factor.dtype), factor, input_precision="ieee")
+                    tl.store(
+                        group_product + page * group_product_stride + square,
+                        whole.to(group_product.dtype.element_ty),
+                    )
+            else:
+                key_slot = block * BLOCK_K + tl.arange(0, BLOCK_K)
+                is_closed = key_slot < closed_before
+                at = page_keys + key_slot[:, None] * HEAD_DIM + column[None, :]
+                old = tl.load(at, mask=is_closed[:, None], other=0.0).to(tl.float32)
+                on_u = tl.dot(old, tl.trans(u), input_precision=PRECISION)
+                old -= tl.dot(on_u, wide, input_precision=PRECISION)
+                tl.store(at, old.to(keys.dtype.element_ty), mask=is_closed[:, None])
+                if closed_before // BLOCK_K == block:
+                    there = page_keys + (closed_before + lane)[:, None] * HEAD_DIM + column[None, :]
+                    raw = tl.load(there, mask=is_pending[:, None], other=0.0)
+                    raw = tl.where(is_pending[:, None], raw, key[None, :])
+                    carried = raw.to(tl.float32)
+                    x = key_mixing(m, wide, carried, CHUNK_SIZE, PRECISION)
+                    carried -= tl.dot(tl.trans(x), wide, input_precision=PRECISION)
+                    tl.store(there, carried.to(keys.dtype.element_ty))
+
+
+@triton.jit(do_not_specialize=["block_table_stride", "num_parts", "max_pages", "max_groups"])
+def _walk(
+    q, k, q_stride, k_stride,
+    keys, values, gates, key_norm, product, group_product, pending_w, pending_beta,
+    keys_stride, values_stride, gates_stride, key_norm_stride, product_stride,
+    group_product_stride, pending_w_stride, pending_beta_stride,
+    query_start_loc, seq_lens, block_table, block_table_stride,
+    group_query, page_offset, first_pages, part_output, part_sums, visits,
+    num_parts, max_pages, max_groups,
+    logit_scale, gate_scale, skipped_bits,
+    NUM_KV_HEADS: tl.constexpr, GROUP_SIZE: tl.constexpr, PADDED_GROUP: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_PAGES: tl.constexpr, PAGES_PER_GROUP: tl.constexpr,
+    HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr, SKIP: tl.constexpr,
+    COUNT: tl.constexpr, MODEL: tl.constexpr, TRANSPORT: tl.constexpr,
+    PRECISION: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """Grid [num_requests, num_kv_heads]; the open chunk is the last part of the output."""
+    request = tl.program_id(0)
+    head = tl.program_id(1)
+    row = tl.load(query_start_loc + request)
+    if tl.load(query_start_loc + request + 1) - row != 1:
+        return
+    seq_len = tl.load(seq_lens + request)
+    last_page = (seq_len - 1) // PAGE_SIZE
+    slot = (seq_len - 1) % PAGE_SIZE
+    row = row.to(tl.int64)
+    wide_request = request.to(tl.int64)
+    table = block_table + wide_request * block_table_stride
+    page = tl.load(table + last_page).to(tl.int64)
+    column = tl.arange(0, HEAD_DIM)
+    member = tl.arange(0, PADDED_GROUP)
+    query_head = head * GROUP_SIZE + member
+    live = member < GROUP_SIZE
+    at_heads = wide_request * NUM_KV_HEADS * GROUP_SIZE + query_head
+    moved = tl.load(
+        q + row * q_stride + query_head[:, None] * HEAD_DIM + column[None, :],
+        mask=live[:, None], other=0.0,
+    ).to(tl.float32)  # fmt: skip
+    maximum = tl.full([PADDED_GROUP], NEVER, tl.float32)
+    total = tl.zeros([PADDED_GROUP], tl.float32)
+    weighted = tl.zeros([PADDED_GROUP, HEAD_DIM], tl.float32)
+
+    # The query's own key: the largest logit that is known before any page is read.
+    own_key = tl.load(k + row * k_stride + head * HEAD_DIM + column).to(tl.float32)
+    own_logit = tl.sum(moved * own_key[None, :], 1) * logit_scale
+    row_scale = tl.full([PADDED_GROUP], 1.0, tl.float32)
+    own_gate = tl.zeros([PADDED_GROUP], tl.float32)
+    if HAS_GATE:
+        own_gate = tl.load(
+            gates + page * gates_stride + query_head * PAGE_SIZE + slot, mask=live, other=0.0
+        )
+    if HAS_TRANSPORT:
+        moved, row_scale = normalised(moved)
+        closed = (slot + 1) // CHUNK_SIZE * CHUNK_SIZE
+        lane = tl.arange(0, CHUNK_SIZE)
+        is_pending = lane < slot + 1 - closed
+        if slot + 1 > closed:
+            in_page = (head * PAGE_SIZE + closed + lane)[:, None] * HEAD_DIM + column[None, :]
+            pending = head * CHUNK_SIZE + lane
+            key = tl.load(keys + page * keys_stride + in_page, mask=is_pending[:, None], other=0.0)
+            value = tl.load(
+                values + page * values_stride + in_page, mask=is_pending[:, None], other=0.0
+            )
+            unit = tl.load(
+                pending_w + page * pending_w_stride + pending[:, None] * HEAD_DIM
+                + column[None, :],
+                mask=is_pending[:, None], other=0.0,
+            )  # fmt: skip
+            strength = tl.load(
+                pending_beta + page * pending_beta_stride + pending, mask=is_pending, other=0.0
+            )
+            m = wy_matrix(unit, strength, CHUNK_SIZE, EXACT)
+            wide = unit.to(tl.float32)
+            u = tl.dot(m, wide, input_precision=PRECISION)
+            x = key_mixing(m, wide, key.to(tl.float32), CHUNK_SIZE, PRECISION)
+            on_w = tl.dot(moved.to(TRANSPORT), tl.trans(unit), input_precision="ieee")
+            dot = tl.dot(moved.to(MODEL), tl.trans(key), input_precision="ieee")
+            dot -= tl.dot(on_w, x, input_precision=PRECISION)
+            logits = dot * (row_scale * logit_scale)[:, None]
+            if HAS_GATE:
+                gate = tl.load(
+                    gates + page * gates_stride + query_head[:, None] * PAGE_SIZE
+                    + (closed + lane)[None, :],
+                    mask=live[:, None] & is_pending[None, :], other=0.0,
+                )  # fmt: skip
+                logits += gate_scale * (own_gate[:, None] - gate)
+            logits = tl.where(is_pending[None, :], logits, float("-inf"))
+            maximum, total, weighted = absorb(logits, value, maximum, total, weighted)
+            moved -= tl.dot(on_w, u, input_precision=PRECISION)
+    part = at_heads * (num_parts + 1) + num_parts
+    tl.store(part_output + part[:, None] * HEAD_DIM + column[None, :], weighted, mask=live[:, None])
+    tl.store(part_sums + part * 2, maximum, mask=live)
+    tl.store(part_sums + part * 2 + 1, total, mask=live)
+
+    first_page = 0
+    if HAS_GATE:
+        longest = tl.zeros([BLOCK_PAGES], tl.float32)
+        if SKIP:
+            for first in range(0, last_page + 1, BLOCK_PAGES):
+                page_idx = first + tl.arange(0, BLOCK_PAGES)
+                there = page_idx <= last_page
+                some_page = tl.load(table + page_idx, mask=there, other=0).to(tl.int64)
+                norm = tl.load(key_norm + some_page * key_norm_stride + head, mask=there, other=0.0)
+                longest = tl.maximum(longest, norm)
+        # As in prefill: no logit of a page exceeds this plus the gates of the pages between.
+        length = tl.sqrt(tl.sum(moved * moved, 1)) * row_scale
+        bound = length * logit_scale * tl.max(longest, 0) * 1.02
+        bound += gate_scale * own_gate - tl.maximum(maximum, own_logit)
+        bound += skipped_bits + tl.log2(seq_len.to(tl.float32))
+        bound = tl.where(live, bound, NEVER)
+        offset = own_gate
+        reached = 1
+        first = last_page // BLOCK_PAGES * BLOCK_PAGES
+        while (first >= 0) & (reached > 0):
+            page_idx = first + tl.arange(0, BLOCK_PAGES)
+            is_earlier = page_idx < last_page
+            some_page = tl.load(table + page_idx, mask=is_earlier, other=0).to(tl.int64)
+            sums = tl.load(
+                gates + some_page[None, :] * gates_stride
+                + query_head[:, None] * PAGE_SIZE + PAGE_SIZE - 1,
+                mask=live[:, None] & is_earlier[None, :], other=0.0,
+            )  # fmt: skip
+            through = tl.cumsum(sums, 1, reverse=True)
+            is_page = page_idx <= last_page
+            tl.store(
+                page_offset + at_heads[:, None] * max_pages + page_idx[None, :],
+                offset[:, None] + through, mask=live[:, None] & is_page[None, :],
+            )  # fmt: skip
+            if SKIP:
+                until = through - sums + (offset - own_gate)[:, None]
+                matters = (bound[:, None] + gate_scale * until >= 0.0) & is_page[None, :]
+                matters = tl.max(matters.to(tl.int32), 0) > 0
+                matters = matters | (page_idx == last_page)
+                lowest = tl.min(tl.where(matters, page_idx, last_page + 1), 0)
+                reached = (lowest == first).to(tl.int32)
+                first_page = tl.where(lowest <= last_page, lowest, first + BLOCK_PAGES)
+            offset += tl.sum(sums, 1)
+            first -= BLOCK_PAGES
+        tl.store(first_pages + request * NUM_KV_HEADS + head, first_page)
+    if COUNT:
+        tl.atomic_add(visits, (last_page + 1 - first_page).to(tl.int64))
+        tl.atomic_add(visits + 1, (last_page + 1).to(tl.int64))
+
+    if HAS_TRANSPORT:
+        square = (head * HEAD_DIM + column)[:, None] * HEAD_DIM + column[None, :]
+        at_group = group_query + (at_heads * max_groups)[:, None] * HEAD_DIM + column[None, :]
+        group = last_page // PAGES_PER_GROUP
+        tl.store(at_group + group * HEAD_DIM, moved * row_scale[:, None], mask=live[:, None])
+        if (slot + 1) // CHUNK_SIZE > 0:
+            factor = tl.load(product + page * product_stride + square)
+            moved = tl.dot(moved.to(TRANSPORT), factor, input_precision="ieee")
+        if last_page % PAGES_PER_GROUP > 0:
+            before = tl.load(table + last_page - 1).to(tl.int64)
+            factor = tl.load(group_product + before * group_product_stride + square)
+            moved = tl.dot(moved.to(TRANSPORT), factor, input_precision="ieee")
+        # The loads run two groups ahead of the products, the page numbers three.
+        at_end = table + PAGES_PER_GROUP - 1
+        first = tl.load(at_end + tl.maximum(group - 1, 0) * PAGES_PER_GROUP).to(tl.int64)
+        second = tl.load(at_end + tl.maximum(group - 2, 0) * PAGES_PER_GROUP).to(tl.int64)
+        third = tl.load(at_end + tl.maximum(group - 3, 0) * PAGES_PER_GROUP).to(tl.int64)
+        count = group - first_page // PAGES_PER_GROUP
+        products = group_product + square
+        factor = tl.load(products + first * group_product_stride, mask=count > 0, other=0.0)
+        following = tl.load(products + second * group_product_stride, mask=count > 1, other=0.0)
+        for i in range(0, count):
+            after = tl.load(products + third * group_product_stride, mask=i + 2 < count, other=0.0)
+            third = tl.load(at_end + tl.maximum(group - 4 - i, 0) * PAGES_PER_GROUP).to(tl.int64)
+            tl.store(
+                at_group + (group - 1 - i) * HEAD_DIM, moved * row_scale[:, None],
+                mask=live[:, None],
+            )  # fmt: skip
+            moved = tl.dot(moved.to(TRANSPORT), factor, input_precision="ieee")
+            factor = following
+            following = after
+
+
+@triton.jit(do_not_specialize=["block_table_stride", "num_parts", "max_pages", "max_groups"])
+def _attend(
+    q, q_stride,
+    keys, values, gates, product,
+    keys_stride, values_stride, gates_stride, product_stride,
+    query_start_loc, seq_lens, block_table, block_table_stride,
+    group_query, page_offset, first_pages, part_output, part_sums,
+    num_parts, max_pages, max_groups,
+    logit_scale, gate_scale,
+    NUM_KV_HEADS: tl.constexpr, GROUP_SIZE: tl.constexpr, PADDED_GROUP: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_K: tl.constexpr, PAGES_PER_GROUP: tl.constexpr,
+    HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr,
+    MODEL: tl.constexpr, TRANSPORT: tl.constexpr,
+):  # fmt: skip
+    """Grid [num_requests * num_kv_heads, num_parts]: one run of pages, from right to left."""
+    request = tl.program_id(0) // NUM_KV_HEADS
+    head = tl.program_id(0) % NUM_KV_HEADS
+    part = tl.program_id(1)
+    row = tl.load(query_start_loc + request)
+    if tl.load(query_start_loc + request + 1) - row != 1:
+        return
+    seq_len = tl.load(seq_lens + request)
+    num_pages = tl.cdiv(seq_len, PAGE_SIZE)
+    column = tl.arange(0, HEAD_DIM)
+    member = tl.arange(0, PADDED_GROUP)
+    query_head = head * GROUP_SIZE + member
+    live = member < GROUP_SIZE
+    wide_request = request.to(tl.int64)
+    at_heads = wide_request * NUM_KV_HEADS * GROUP_SIZE + query_head
+    table = block_table + wide_request * block_table_stride
+    maximum = tl.full([PADDED_GROUP], NEVER, tl.float32)
+    total = tl.zeros([PADDED_GROUP], tl.float32)
+    weighted = tl.zeros([PADDED_GROUP, HEAD_DIM], tl.float32)
+
+    # A part is 1, 2 or 4 pages or whole groups, so that it never crosses the border of a group
+    # without starting at one.
+    first_page = 0
+    if HAS_GATE:
+        first_page = tl.load(first_pages + tl.program_id(0))
+    span = tl.cdiv(num_pages - first_page // PAGES_PER_GROUP * PAGES_PER_GROUP, num_parts)
+    groups = tl.cdiv(span, PAGES_PER_GROUP) * PAGES_PER_GROUP
+    span = tl.where(span <= 1, 1, tl.where(span <= 2, 2, tl.where(span <= 4, 4, groups)))
+    unit_span = tl.minimum(span, PAGES_PER_GROUP)
+    aligned = first_page // unit_span * unit_span
+    low = tl.maximum(aligned + part * span, first_page)
+    high = tl.minimum(aligned + (part + 1) * span, num_pages)
+    if low < high:
+        square = (head * HEAD_DIM + column)[:, None] * HEAD_DIM + column[None, :]
+        open_end = seq_len - (num_pages - 1) * PAGE_SIZE
+        if HAS_TRANSPORT:
+            open_end = open_end // CHUNK_SIZE * CHUNK_SIZE
+            group = (high - 1) // PAGES_PER_GROUP
+            moved = tl.load(
+                group_query + (at_heads * max_groups + group)[:, None] * HEAD_DIM
+                + column[None, :],
+                mask=live[:, None], other=0.0,
+            )  # fmt: skip
+            moved, row_scale = normalised(moved)
+            group_end = tl.minimum((group + 1) * PAGES_PER_GROUP, num_pages)
+            for i in range(0, group_end - high):
+                page_idx = group_end - 1 - i
+                if (page_idx < num_pages - 1) | (open_end > 0):
+                    page = tl.load(table + page_idx).to(tl.int64)
+                    factor = tl.load(product + page * product_stride + square)
+                    moved = tl.dot(moved.to(TRANSPORT), factor, input_precision="ieee")
+        else:
+            moved = tl.load(
+                q + row.to(tl.int64) * q_stride + query_head[:, None] * HEAD_DIM
+                + column[None, :],
+                mask=live[:, None], other=0.0,
+            ).to(tl.float32)  # fmt: skip
+            moved, row_scale = normalised(moved)
+        scale = row_scale * logit_scale
+        for i in range(0, high - low):
+            page_idx = high - 1 - i
+            page = tl.load(table + page_idx).to(tl.int64)
+            count = tl.where(page_idx == num_pages - 1, open_end, PAGE_SIZE)
+            rounded = moved.to(MODEL)
+            offset = tl.zeros([PADDED_GROUP], tl.float32)
+            if HAS_GATE:
+                offset = tl.load(
+                    page_offset + at_heads * max_pages + page_idx, mask=live, other=0.0
+                )
+            page_keys = keys + page * keys_stride + head * PAGE_SIZE * HEAD_DIM
+            page_values = values + page * values_stride + head * PAGE_SIZE * HEAD_DIM
+            for first in range(0, PAGE_SIZE, BLOCK_K):
+                key_slot = first + tl.arange(0, BLOCK_K)
+                is_key = key_slot < count
+                key = tl.load(
+                    page_keys + key_slot[None, :] * HEAD_DIM + column[:, None],
+                    mask=is_key[None, :], other=0.0,
+                )  # fmt: skip
+                logits = tl.dot(rounded, key, input_precision="ieee") * scale[:, None]
+                if HAS_GATE:
+                    gate = tl.load(
+                        gates + page * gates_stride + query_head[:, None] * PAGE_SIZE
+                        + key_slot[None, :],
+                        mask=live[:, None] & is_key[None, :], other=0.0,
+                    )  # fmt: skip
+                    logits += gate_scale * (offset[:, None] - gate)
+                logits = tl.where(is_key[None, :], logits, float("-inf"))
+                value = tl.load(
+                    page_values + key_slot[:, None] * HEAD_DIM + column[None, :],
+                    mask=is_key[:, None], other=0.0,
+                )  # fmt: skip
+                maximum, total, weighted = absorb(logits, value, maximum, total, weighted)
+            if HAS_TRANSPORT:  # noqa: SIM102 - a constant, which must not meet a tensor in `and`
+                if (page_idx > low) & (count > 0):
+                    factor = tl.load(product + page * product_stride + square)
+                    moved = tl.dot(moved.to(TRANSPORT), factor, input_precision="ieee")
+    at_part = at_heads * (num_parts + 1) + part
+    tl.store(
+        part_output + at_part[:, None] * HEAD_DIM + column[None, :], weighted, mask=live[:, None]
+    )
+    tl.store(part_sums + at_part * 2, maximum, mask=live)
+    tl.store(part_sums + at_part * 2 + 1, total, mask=live)
+
+
+@triton.jit(do_not_specialize=["num_parts"])
+def _combine(
+    out, out_stride, query_start_loc, part_output, part_sums, num_parts,
+    NUM_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_PARTS: tl.constexpr,
+):  # fmt: skip
+    """Grid [num_requests, num_heads]."""
+    request = tl.program_id(0)
+    head = tl.program_id(1)
+    row = tl.load(query_start_loc + request)
+    if tl.load(query_start_loc + request + 1) - row != 1:
+        return
+    column = tl.arange(0, HEAD_DIM)
+    first_part = (request.to(tl.int64) * NUM_HEADS + head) * (num_parts + 1)
+    maximum = tl.load(part_sums + (first_part + num_parts) * 2)
+    total = tl.load(part_sums + (first_part + num_parts) * 2 + 1)
+    weighted = tl.load(part_output + (first_part + num_parts) * HEAD_DIM + column)
+    for first in range(0, num_parts, BLOCK_PARTS):
+        part = first + tl.arange(0, BLOCK_PARTS)
+        live = part < num_parts
+        at = first_part + part
+        part_maximum = tl.load(part_sums + at * 2, mask=live, other=NEVER)
+        part_total = tl.load(part_sums + at * 2 + 1, mask=live, other=0.0)
+        output = tl.load(
+            part_output + at[:, None] * HEAD_DIM + column[None, :], mask=live[:, None], other=0.0
+        )
+        new_maximum = tl.maximum(maximum, tl.max(part_maximum, 0))
+        shrink = tl.exp2(maximum - new_maximum)
+        share = tl.exp2(part_maximum - new_maximum)
+        total = total * shrink + tl.sum(part_total * share, 0)
+        weighted = weighted * shrink + tl.sum(output * share[:, None], 0)
+        maximum = new_maximum
+    tl.store(
+        out + row.to(tl.int64) * out_stride + head * HEAD_DIM + column,
+        (weighted / total).to(out.dtype.element_ty),
+    )
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Launch options of `_attend`."""
+
+    block_k: int
+    num_warps: int
+    num_stages: int
+
+
+def attend_tiles(head_dim: int, dtype: torch.dtype) -> Tiles:
+    """Tiles tuned on Hopper; they fit the shared memory of every GPU since Ampere."""
+    if dtype == torch.float32:
+        return Tiles(32, 4, 2)
+    return Tiles(64, 4, 3)
+
+
+def append(step: Step) -> None:
+    """Store the new token of each request that has just one, and bring its page up to date."""
+    pages, batch = step.pages, step.batch
+    _, heads, page_size, head_dim = pages.keys.shape
+    block_k = min(page_size, 64 if head_dim <= 64 else 32)
+    group_size = step.q.shape[1] // heads
+    stored = (
+        pages.keys, pages.values, pages.gates, pages.key_norm, pages.product,
+        pages.group_product, pages.pending_w, pages.pending_beta,
+    )  # fmt: skip
+    blocks = page_size // block_k if step.w is not None else 0
+    _append[len(batch.seq_lens), heads, blocks + 1](
+        step.k, step.v, step.w, step.beta, step.log_fgate,
+        *strides(step.k, step.v, step.w, step.beta, step.log_fgate),
+        *stored, *strides(*stored),
+        batch.query_start_loc, batch.seq_lens, batch.block_table, batch.block_table.stride(0),
+        GROUP_SIZE=group_size, PADDED_GROUP=triton.next_power_of_2(group_size),
+        PAGE_SIZE=page_size, CHUNK_SIZE=batch.chunk_size, HEAD_DIM=head_dim,
+        BLOCK_K=block_k, PAGES_PER_GROUP=PAGES_PER_GROUP,
+        HAS_TRANSPORT=step.w is not None, HAS_GATE=step.log_fgate is not None,
+        PRECISION=PRECISION[step.q.dtype], EXACT=EXACT[step.q.dtype],
+        num_warps=4 if head_dim <= 64 else 8,
+    )  # fmt: skip
+
+
+def attend(
+    step: Step,
+    out: torch.Tensor,
+    *,
+    num_parts: int,
+    skip_pages: bool,
+    visits: torch.Tensor | None = None,
+) -> None:
+    """Write the output of each request that has just one new token to its row of `out`.
+
+    Args:
+        step: the call, after `append`.
+        out: [num_tokens, num_heads, head_dim].
+        num_parts: programs that share the pages of one request and kv head.
+        skip_pages: leave out pages whose weight cannot matter; gated kinds only.
+        visits: int64 [2], to which pages read and pages read without skipping are added.
+    """
+    pages, batch = step.pages, step.batch
+    _, heads, page_size, head_dim = pages.keys.shape
+    num_heads, num_requests = step.q.shape[1], len(batch.seq_lens)
+    group_size = num_heads // heads
+    has_transport, has_gate = step.w is not None, step.log_fgate is not None
+    max_pages = batch.block_table.shape[1]
+    max_groups = triton.cdiv(max_pages, PAGES_PER_GROUP)
+
+    def buffer(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return step.q.new_empty(num_requests, *shape, dtype=dtype)
+
+    group_query = buffer(num_heads, max_groups, head_dim) if has_transport else None
+    page_offset = buffer(num_heads, max_pages) if has_gate else None
+    first_pages = buffer(heads, dtype=torch.int32) if has_gate else None
+    part_output = buffer(num_heads, num_parts + 1, head_dim)
+    part_sums = buffer(num_heads, num_parts + 1, 2)
+    lengths = (
+        batch.query_start_loc, batch.seq_lens, batch.block_table, batch.block_table.stride(0)
+    )  # fmt: skip
+    scales = step.sm_scale * LOG2_E, step.gate_scale * LOG2_E
+    sizes = dict(
+        NUM_KV_HEADS=heads, GROUP_SIZE=group_size,
+        PADDED_GROUP=max(16, triton.next_power_of_2(group_size)),
+        PAGE_SIZE=page_size, CHUNK_SIZE=batch.chunk_size, HEAD_DIM=head_dim,
+        PAGES_PER_GROUP=PAGES_PER_GROUP, HAS_TRANSPORT=has_transport, HAS_GATE=has_gate,
+        TRANSPORT=TRITON_DTYPE[TRANSPORT_TORCH_DTYPE[step.q.dtype]],
+    )  # fmt: skip
+    stored = (
+        pages.keys, pages.values, pages.gates, pages.key_norm, pages.product,
+        pages.group_product, pages.pending_w, pages.pending_beta,
+    )  # fmt: skip
+    _walk[num_requests, heads](
+        step.q, step.k, *strides(step.q, step.k), *stored, *strides(*stored), *lengths,
+        group_query, page_offset, first_pages, part_output, part_sums, visits,
+        num_parts, max_pages, max_groups, *scales, SKIPPED_BITS[step.q.dtype],
+        BLOCK_PAGES=64, SKIP=skip_pages and has_gate, COUNT=visits is not None,
+        MODEL=TRITON_DTYPE[step.q.dtype], PRECISION=PRECISION[step.q.dtype],
+        EXACT=EXACT[step.q.dtype], **sizes,
+        num_warps=2 if head_dim <= 64 else 8,
+    )  # fmt: skip
+    stored = (pages.keys, pages.values, pages.gates, pages.product)
+    tiles = attend_tiles(head_dim, step.q.dtype)
+    _attend[num_requests * heads, num_parts](
+        step.q, *strides(step.q), *stored, *strides(*stored), *lengths,
+        group_query, page_offset, first_pages, part_output, part_sums,
+        num_parts, max_pages, max_groups, *scales,
+        BLOCK_K=min(page_size, tiles.block_k), MODEL=TRITON_DTYPE[step.q.dtype], **sizes,
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+    )  # fmt: skip
+    _combine[num_requests, num_heads](
+        out, out.stride(0), batch.query_start_loc, part_output, part_sums, num_parts,
+        NUM_HEADS=num_heads, HEAD_DIM=head_dim,
+        BLOCK_PARTS=32, num_warps=4,
+    )  # fmt: skip
