@@ -1,14 +1,14 @@
 """What `--model path` and `--model path-ref` share: all but running the model."""
 
 import inspect
-import itertools
+import json
 import logging
-import math
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
 
+import numpy as np
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook, TemplateLM
 from lm_eval.models.utils import (
@@ -17,42 +17,35 @@ from lm_eval.models.utils import (
     postprocess_generated_text,
 )
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-from tqdm import tqdm
+from numpy.typing import NDArray
 
 import patheval
-from patheval.checkpoint.reader import open_checkpoint
+from patheval._cpu_environment import installed_version
+from patheval.checkpoint.reader import CONFIG_NAME, open_checkpoint
 from patheval.checkpoint.tokenizer import check_tokenizer
 from patheval.errors import PrerequisiteError, RequestError, UnsupportedError
+from patheval.store import (
+    code_digest,
+    tokenizer_digest,
+)
 from patheval.tokenization import TokenCodec, load_tokenizer
 from patheval.zoo import resolve
 
+from ._answering import Answering, Generation
 from ._arguments import choice, flag, integer
+from ._jobs import Tokens, tokens
 from ._lengths import DEFAULT_MAX_LENGTH, OVERLENGTH_CHOICES, FittedPrompts, fit_prompts
+from ._samples import refer_to_repeated_prompts
 
 IntArgument = int | float | str
-_Result = TypeVar("_Result")
+
+# Texts that the tokenizer gets at once: bounds the Python integers that exist at a time.
+_TEXTS_PER_BATCH = 1024
 
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Generation:
-    """One prompt to continue.
-
-    Attributes:
-        prompt: token ids, at least one.
-        max_gen_toks: most tokens to generate.
-        until: stop strings, EOS among them.
-        sampling: lm-eval's other settings; empty for greedy decoding.
-    """
-
-    prompt: list[int]
-    max_gen_toks: int
-    until: list[str]
-    sampling: dict[str, Any]
-
-
-class CheckpointLM(TemplateLM):
+class CheckpointLM(Answering, TemplateLM):
     """A checkpoint behind lm-eval's interface; subclasses run the model.
 
     Args:
@@ -71,6 +64,8 @@ class CheckpointLM(TemplateLM):
         think_end_token: Only the generated text after the last such string is scored.
         enable_thinking: Passed to the chat template.
         chat_template_args: Further variables for the chat template.
+        resume: Folder in which answers are kept, so that a run that was killed goes on where it
+            stopped; `off` keeps none. By default `$PATHEVAL_RESUME`, or patheval's cache.
 
     Raises:
         CheckpointError: The checkpoint or its tokenizer is damaged or inconsistent.
@@ -95,8 +90,10 @@ class CheckpointLM(TemplateLM):
         think_end_token: str | None = None,
         enable_thinking: bool | str | None = None,
         chat_template_args: dict[str, Any] | None = None,
+        resume: str | bool | None = None,
     ) -> None:
-        super().__init__()
+        Answering.__init__(self, resume)
+        TemplateLM.__init__(self)
         if not pretrained:
             raise PrerequisiteError(
                 "no checkpoint is named; pass --model_args pretrained=FOLDER, zoo:NAME or a "
@@ -146,30 +143,6 @@ class CheckpointLM(TemplateLM):
         self._num_truncated = self._num_skipped = self._num_empty = 0
 
     @property
-    @abstractmethod
-    def _model_dtype(self) -> str:
-        """Dtype that the model computes in."""
-
-    @abstractmethod
-    def _score(
-        self, requests: Sequence[tuple[list[int], list[int]]]
-    ) -> Iterator[tuple[int, tuple[float, bool]]]:
-        """Scores continuations behind contexts, both of at least one token.
-
-        Yields:
-            In any order, the request's index with the natural-log probability of its continuation
-            and whether greedy decoding gives it.
-        """
-
-    @abstractmethod
-    def _generate(self, requests: Sequence[Generation]) -> Iterator[tuple[int, str]]:
-        """Continues prompts.
-
-        Yields:
-            In any order, the request's index with the text, at most up to and with a stop string.
-        """
-
-    @property
     def eot_token_id(self) -> int:
         """Id of the tokenizer's EOS token.
 
@@ -210,7 +183,8 @@ class CheckpointLM(TemplateLM):
             UnsupportedError: Always.
         """
         raise UnsupportedError(
-            "--use_cache would serve one checkpoint's answers for another; run without it"
+            "--use_cache would serve one checkpoint's answers for another; run without it: "
+            "patheval keeps answers itself (resume= in --model_args)"
         )
 
     def tok_encode(
@@ -245,39 +219,41 @@ class CheckpointLM(TemplateLM):
         Raises:
             RequestError: A prompt does not fit in `max_length`; see `_lengths.fit_prompts`.
         """
+        evaluation = _evaluation()
         pairs = [request.args for request in requests]
-        encoded = self._codec.encode_pairs(pairs)
-        return self._loglikelihood_tokens(
+        encoded = self._encode_pairs(pairs)
+        results = self._loglikelihood_tokens(
             [(pair, *token_ids) for pair, token_ids in zip(pairs, encoded, strict=True)],
             disable_tqdm=disable_tqdm,
         )
+        if evaluation:
+            refer_to_repeated_prompts(requests)
+        return results
 
     def _loglikelihood_tokens(
         self,
-        requests: list[tuple[tuple[str, str] | None, list[int], list[int]]],
+        requests: Sequence[tuple[tuple[str, str] | None, list[int] | Tokens, list[int] | Tokens]],
         disable_tqdm: bool = False,
         **kwargs: Any,
     ) -> list[tuple[float, bool]]:
+        continuations = [tokens(continuation) for _, _, continuation in requests]
         fitted = self._fit(
-            [context for _, context, _ in requests],
-            [len(continuation) for _, _, continuation in requests],
+            [tokens(context) for _, context, _ in requests], [len(own) for own in continuations]
         )
         # Nothing to score is certain, as for an empty text; the model is not asked.
         results = [
             (0.0, True) if kept is not None else (-float("inf"), False) for kept in fitted.contexts
         ]
-        asked = [
-            index
-            for index, (context, (_, _, continuation)) in enumerate(
-                zip(fitted.contexts, requests, strict=True)
+        asked = {
+            index: (context, continuation)
+            for index, (context, continuation) in enumerate(
+                zip(fitted.contexts, continuations, strict=True)
             )
-            if context is not None and continuation
-        ]
-        scores = self._score([(fitted.contexts[i] or [], requests[i][2]) for i in asked])
-        for index, result in self._progress(scores, asked, "loglikelihood", disable_tqdm):
-            if math.isnan(result[0]):
-                raise self._not_a_number(len(fitted.contexts[index] or []))
-            results[index] = result
+            if context is not None and len(continuation)
+        }
+        scores = self._score(list(asked.values()), "loglikelihood", disable_tqdm)
+        for index, own in zip(asked, scores, strict=True):
+            results[index] = float(own.logprobs.sum()), bool(own.is_greedy.all())
         return results
 
     def loglikelihood_rolling(
@@ -292,22 +268,47 @@ class CheckpointLM(TemplateLM):
         Returns:
             Natural-log probability of each text; 0 for an empty one.
         """
-        windows = [
-            [
-                (None, *make_disjoint_window(window))
+        evaluation = _evaluation()
+        nlls = self.token_nlls([request.args[0] for request in requests], disable_tqdm=disable_tqdm)
+        if evaluation:
+            refer_to_repeated_prompts(requests)
+        return [-float(own.sum()) if len(own) else 0.0 for own in nlls]
+
+    def token_nlls(
+        self, texts: Sequence[str], *, disable_tqdm: bool = False
+    ) -> list[NDArray[np.float64]]:
+        """Scores every token of whole texts, in disjoint windows of `max_length` tokens.
+
+        The first token is scored behind `prefix_token_id`, the first of each later window behind
+        the token before it, and the last window begins early enough to be full.
+
+        Args:
+            texts: The texts.
+            disable_tqdm: Show no progress.
+
+        Returns:
+            For each text [n], the negative natural-log probabilities of its n tokens.
+        """
+        windows: list[list[tuple[Tokens, Tokens]]] = []
+        for token_ids in self._encode(texts):
+            own = [
+                make_disjoint_window(window)
                 for window in get_rolling_token_windows(
-                    token_list=token_ids,
+                    token_list=token_ids.tolist(),
                     prefix_token=self.prefix_token_id,
                     max_seq_len=self.max_length - 1,
                     context_len=1,
                 )
             ]
-            for token_ids in self._codec.encode(request.args[0] for request in requests)
-        ]
+            windows.append([(tokens(context), tokens(rest)) for context, rest in own])
         scores = iter(
-            self._loglikelihood_tokens(list(itertools.chain(*windows)), disable_tqdm=disable_tqdm)
+            self._score(
+                [pair for own in windows for pair in own], "loglikelihood_rolling", disable_tqdm
+            )
         )
-        return [sum((next(scores)[0] for _ in own), start=0.0) for own in windows]
+        return [
+            -np.concatenate([np.zeros(0), *(next(scores).logprobs for _ in own)]) for own in windows
+        ]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Generates until a stop string, EOS or the token budget.
@@ -323,21 +324,77 @@ class CheckpointLM(TemplateLM):
             RequestError: A prompt does not fit in `max_length`, or a setting that the model cannot
                 follow.
         """
+        evaluation = _evaluation()
         settings = [self._generation_settings(request.args[1]) for request in requests]
         contexts = [
-            token_ids or [self.prefix_token_id]
-            for token_ids in self._codec.encode(request.args[0] for request in requests)
+            token_ids if len(token_ids) else tokens([self.prefix_token_id])
+            for token_ids in self._encode([request.args[0] for request in requests])
         ]
         fitted = self._fit(contexts, [max_gen_toks for max_gen_toks, _, _ in settings])
+        asked = {
+            index: Generation(context, *settings[index])
+            for index, context in enumerate(fitted.contexts)
+            if context is not None
+        }
         texts = ["" for _ in requests]
-        asked = [index for index, context in enumerate(fitted.contexts) if context is not None]
-        generations = [Generation(fitted.contexts[i] or [], *settings[i]) for i in asked]
-        generated = self._generate(generations)
-        for index, text in self._progress(generated, asked, "generate_until", disable_tqdm):
+        answers = self._generate(list(asked.values()), self._think_end_token, disable_tqdm)
+        for index, answer in zip(asked, answers, strict=True):
             until = settings[index][1]
-            texts[index] = postprocess_generated_text(text, until, self._think_end_token)
+            texts[index] = postprocess_generated_text(answer.text, until, self._think_end_token)
             self._num_empty += not texts[index].strip()
+        if evaluation:
+            refer_to_repeated_prompts(requests)
         return texts
+
+    def _identity(self) -> dict[str, object]:
+        """All that answers depend on, besides the requests."""
+        folder = self._checkpoint.path
+        return {
+            "checkpoint": self._fingerprint,
+            "config": {
+                name: json.loads((folder / name).read_text(encoding="utf-8"))
+                for name in (CONFIG_NAME, "generation_config.json")
+                if (folder / name).is_file()
+            },
+            "attention": self._checkpoint.config.attention,
+            "tokenizer": tokenizer_digest(self.tokenizer),
+            "dtype": self._model_dtype,
+            "max_length": self._max_length,
+            "overlength": self._overlength,
+            "versions": {
+                "patheval": patheval.__version__,
+                "code": code_digest(),
+                **{
+                    name: installed_version(name)
+                    for name in ("torch", "transformers", "tokenizers", "triton")
+                },
+            },
+            "engine": self._engine_facts(),
+        }
+
+    def _encode(self, texts: Sequence[str]) -> list[Tokens]:
+        """Encode texts, each distinct one once."""
+        distinct = list(dict.fromkeys(texts))
+        encoded: dict[str, Tokens] = {}
+        for start in range(0, len(distinct), _TEXTS_PER_BATCH):
+            batch = distinct[start : start + _TEXTS_PER_BATCH]
+            encoded.update(zip(batch, map(tokens, self._codec.encode(batch)), strict=True))
+        return [encoded[text] for text in texts]
+
+    def _encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[Tokens, Tokens]]:
+        """Encode contexts and continuations, each distinct context and each whole once."""
+        distinct = sorted(set(pairs))  # so that the pairs of a context are in one batch
+        encoded: dict[tuple[str, str], tuple[Tokens, Tokens]] = {}
+        start = 0
+        while start < len(distinct):
+            stop = min(start + _TEXTS_PER_BATCH, len(distinct))
+            while stop < len(distinct) and distinct[stop][0] == distinct[stop - 1][0]:
+                stop += 1
+            batch = distinct[start:stop]
+            for pair, (context, rest) in zip(batch, self._codec.encode_pairs(batch), strict=True):
+                encoded[pair] = tokens(context), tokens(rest)
+            start = stop
+        return [encoded[pair] for pair in pairs]
 
     def get_model_info(self) -> dict[str, object]:
         """Describes the model and the run for lm-eval's results file."""
@@ -346,6 +403,9 @@ class CheckpointLM(TemplateLM):
             "model_dtype": self._model_dtype,
             "checkpoint_sha256": self._fingerprint,
             "patheval_version": patheval.__version__,
+            "lm_eval_version": version("lm_eval"),
+            "torch_version": installed_version("torch"),
+            "transformers_version": installed_version("transformers"),
             "max_length": self._max_length,
             "max_position_embeddings": self._checkpoint.config.max_position_embeddings,
             "overlength": self._overlength,
@@ -354,23 +414,14 @@ class CheckpointLM(TemplateLM):
             "num_prompts_truncated": self._num_truncated,
             "num_prompts_skipped": self._num_skipped,
             "num_generations_empty": self._num_empty,
+            "num_prompts": sum(record.num_requests for record in self._phases.values()),
+            "num_answers_resumed": sum(record.num_resumed for record in self._phases.values()),
+            "wall_seconds": sum(record.wall_seconds for record in self._phases.values()),
+            "phases": {phase: record.as_dict() for phase, record in self._phases.items()},
+            **self._engine_facts(),
         }
 
-    def _not_a_number(self, num_tokens: int) -> RequestError:
-        return RequestError(
-            f"the model gives NaN for a prompt of {num_tokens} tokens in {self._model_dtype}; "
-            "pass dtype=float32"
-        )
-
-    @staticmethod
-    def _progress(
-        results: Iterable[tuple[int, _Result]], asked: list[int], phase: str, disable: bool
-    ) -> Iterator[tuple[int, _Result]]:
-        """Yield results under the numbers that the requests had before some were left out."""
-        for index, result in tqdm(results, total=len(asked), desc=phase, disable=disable):
-            yield asked[index], result
-
-    def _fit(self, contexts: list[list[int]], budgets: list[int]) -> FittedPrompts:
+    def _fit(self, contexts: list[Tokens], budgets: list[int]) -> FittedPrompts[Tokens]:
         fitted = fit_prompts(
             contexts, budgets, max_length=self._max_length, overlength=self._overlength
         )
@@ -410,6 +461,29 @@ class CheckpointLM(TemplateLM):
                 key: value for key, value in settings.items() if key not in _IDLE_WHEN_GREEDY
             }
         return max_gen_toks, until, settings
+
+
+def _evaluation() -> Mapping[str, Any]:
+    """The arguments of lm-eval's `evaluate` that asks, which it does not tell models.
+
+    Returns:
+        Empty if something else asks.
+
+    Raises:
+        UnsupportedError: It was told to use its cache of requests, whose keys hold neither a
+            tokenizer nor a task's length: the prompts may be another run's.
+    """
+    frame = sys._getframe()
+    while frame := frame.f_back:  # type: ignore[assignment]
+        is_evaluate = frame.f_code.co_name == "evaluate"
+        if is_evaluate and frame.f_globals.get("__name__") == "lm_eval.evaluator":
+            if frame.f_locals.get("cache_requests"):
+                raise UnsupportedError(
+                    "--cache_requests may serve prompts of another length or tokenizer; run "
+                    "without it"
+                )
+            return frame.f_locals
+    return {}
 
 
 # Settings that say nothing when decoding is greedy.

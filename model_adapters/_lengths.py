@@ -7,15 +7,20 @@ kind and whatever the checkpoint's config states: models that are compared must 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from patheval.errors import RequestError
+
+from ._jobs import Tokens
+
+TokenIds = TypeVar("TokenIds", list[int], Tokens)
 
 DEFAULT_MAX_LENGTH = 8192
 OVERLENGTH_CHOICES = ("error", "skip", "truncate")
 
 
 @dataclass(frozen=True)
-class FittedPrompts:
+class FittedPrompts(Generic[TokenIds]):
     """Contexts that fit, in the order of the requests.
 
     Attributes:
@@ -24,18 +29,18 @@ class FittedPrompts:
         num_skipped: Requests left out.
     """
 
-    contexts: list[list[int] | None]
+    contexts: list[TokenIds | None]
     num_truncated: int
     num_skipped: int
 
 
 def fit_prompts(
-    contexts: Sequence[list[int]],
+    contexts: Sequence[TokenIds],
     budgets: Sequence[int],
     *,
     max_length: int,
     overlength: str,
-) -> FittedPrompts:
+) -> FittedPrompts[TokenIds]:
     """Applies the policy for prompts that do not fit.
 
     Args:
@@ -61,7 +66,7 @@ def fit_prompts(
             f"it), so pass max_length={longest}, overlength=skip or overlength=truncate"
         )
     if overlength == "skip":
-        kept = [
+        kept: list[TokenIds | None] = [
             None if length > max_length else context
             for context, length in zip(contexts, lengths, strict=True)
         ]
@@ -73,7 +78,7 @@ def fit_prompts(
             f"a request needs {largest_budget} tokens after its context, which leaves none for the "
             f"context in max_length={max_length}; pass max_length={max(lengths)} or overlength=skip"
         )
-    cut: list[list[int] | None] = [
+    cut: list[TokenIds | None] = [
         context[max(0, length - max_length) :]
         for context, length in zip(contexts, lengths, strict=True)
     ]

@@ -4,17 +4,22 @@ One prompt at a time, greedy, in float32 by default: the slow side of a parity c
 """
 
 import inspect
+import itertools
 import logging
-from collections.abc import Iterator, Sequence
+import platform
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from patheval.errors import RequestError, UnsupportedError
 from patheval.reference_model import ReferenceModel
 
+from ._answering import Generation
 from ._arguments import choice, refuse_unknown
-from ._checkpoint_lm import ARGUMENTS, CheckpointLM, Generation
+from ._checkpoint_lm import ARGUMENTS, CheckpointLM
+from ._jobs import AnswerStream, GenerationJob, Job, Scores, ScoringJob, Text
 
 DTYPE_CHOICES = ("auto", "bfloat16", "float16", "float32", "float64")
 
@@ -64,56 +69,65 @@ class PathRefLM(CheckpointLM):
         config_eos = self._model.config.eos_token_id
         self._stop_ids = {self.tokenizer.eos_token_id, config_eos} - {None}
 
-    def get_model_info(self) -> dict[str, object]:
-        """Describes the model and the run for lm-eval's results file."""
-        return super().get_model_info() | {
-            "backend": "path-ref",
-            "platform": str(self._device),
-            "torch_version": torch.__version__,
-        }
-
     @property
     def _model_dtype(self) -> str:
         return str(self._model.dtype).removeprefix("torch.")
 
-    def _score(
-        self, requests: Sequence[tuple[list[int], list[int]]]
-    ) -> Iterator[tuple[int, tuple[float, bool]]]:
-        for index, (context, continuation) in enumerate(requests):
-            hidden, _ = self._model.prefill((context + continuation)[:-1])
-            targets = torch.tensor(continuation, dtype=torch.long, device=self._device)
-            total, is_greedy = 0.0, True
-            rows = hidden[len(context) - 1 :]
-            for start in range(0, len(continuation), _LOGITS_ROWS):
-                part = slice(start, start + _LOGITS_ROWS)
-                logprobs = torch.log_softmax(self._model.logits(rows[part]), dim=-1)
-                chosen = logprobs.gather(1, targets[part].unsqueeze(1))
-                total += float(chosen.sum(dtype=torch.float64))
-                is_greedy &= bool((logprobs.argmax(dim=-1) == targets[part]).all())
-            yield index, (total, is_greedy)
+    def _engine_facts(self) -> dict[str, object]:
+        return {
+            "backend": "path-ref",
+            "platform": str(self._device),
+            "device_name": (
+                torch.cuda.get_device_name(self._device)
+                if self._device.type == "cuda"
+                else platform.machine()
+            ),
+            "kernel_impl": "reference_model",
+        }
 
-    def _generate(self, requests: Sequence[Generation]) -> Iterator[tuple[int, str]]:
-        for request in requests:
-            _check_greedy(request.sampling)
-        for index, request in enumerate(requests):
-            yield index, self._continue(request)
+    def _engine_settings(self, generation: Generation) -> Generation:
+        _check_greedy(generation.sampling)
+        return generation
 
-    def _continue(self, request: Generation) -> str:
-        hidden, cache = self._model.prefill(request.prompt)
+    def _run(self, jobs: Sequence[Job], units: Sequence[Sequence[int]]) -> AnswerStream:
+        for number in itertools.chain.from_iterable(units):
+            job = jobs[number]
+            if isinstance(job, ScoringJob):
+                yield [(number, self._score_job(job))]
+            else:
+                yield [(number, self._continue(job))]
+
+    def _score_job(self, job: ScoringJob) -> Scores:
+        hidden, _ = self._model.prefill(job.prompt.tolist())
+        rows = torch.from_numpy(job.rows).to(self._device)
+        targets = torch.from_numpy(job.targets.astype(np.int64)).to(self._device)
+        logprobs, is_greedy = [], []
+        for start in range(0, len(rows), _LOGITS_ROWS):
+            part = slice(start, start + _LOGITS_ROWS)
+            all_logprobs = torch.log_softmax(self._model.logits(hidden[rows[part]]), dim=-1)
+            own = all_logprobs.gather(1, targets[part].unsqueeze(1)).squeeze(1)
+            logprobs.append(own.double().cpu().numpy())
+            is_greedy.append((all_logprobs.amax(dim=-1) <= own).cpu().numpy())
+        return Scores(np.concatenate(logprobs), np.concatenate(is_greedy))
+
+    def _continue(self, job: GenerationJob) -> Text:
+        request: Generation = job.settings
+        prompt = request.prompt.tolist()
+        hidden, cache = self._model.prefill(prompt)
         generated: list[int] = []
         text = ""
         while True:
             logits = self._model.logits(hidden[-1:])
             if logits.isnan().any():
-                raise self._not_a_number(len(request.prompt))
+                return Text(text, len(generated), is_nan=True)
             token_id = int(logits.argmax())
             if token_id in self._stop_ids:
-                return text
+                return Text(text, len(generated))
             generated.append(token_id)
-            text = self._codec.decode_after(request.prompt, generated)
+            text = self._codec.decode_after(prompt, generated)
             is_stopped = any(stop and stop in text for stop in request.until)
             if is_stopped or len(generated) == request.max_gen_toks:
-                return text
+                return Text(text, len(generated))
             hidden = self._model.decode(token_id, cache)
 
 

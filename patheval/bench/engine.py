@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from patheval.bench.environment import environment
 from patheval.bench.scoring import Model, make_checkpoint
 
 ENGINE_SHAPES = {"1x64k": (1, 65000), "16x16k": (16, 16384), "32x2k": (32, 2048)}
@@ -33,7 +32,6 @@ def bench_engine(
         kinds: of "path", "path-fox", "fox", "rope".
         page_size: tokens in a page of the paged kinds; None for the default.
     """
-    where = environment()
     times: dict[tuple[str, str], dict[str, float]] = {}
     for kind in sorted(kinds, key=lambda kind: kind != "rope"):
         order = {"names": list(names), "kind": kind, "page_size": page_size}
@@ -57,7 +55,7 @@ def bench_engine(
                 "median_ms": found["step_ms"],
                 "prefill_s": found["prefill_s"],
                 "ratio_to": {"rope": found["step_ms"] / base["step_ms"]} if base else {},
-            } | where
+            }
 
 
 def _measure(order: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -92,7 +90,7 @@ def _measure(order: dict[str, Any]) -> dict[str, dict[str, float]]:
                 max_tokens=num_tokens, ignore_eos=True, temperature=0, detokenize=False
             )
             start = time.perf_counter()
-            llm.generate(prompts, sampling, use_tqdm=False)  # type: ignore[arg-type]
+            llm.generate(prompts, sampling, use_tqdm=False)
             return time.perf_counter() - start
 
         seconds(2)

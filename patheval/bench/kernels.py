@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from patheval.bench.environment import environment
 from patheval.bench.rivals import decode_rival, prefill_rival
-from patheval.bench.steps import Shape, Step, check, decode_step, prefill_step
+from patheval.bench.steps import Shape, check, decode_step, prefill_step
 from patheval.bench.timing import graph_median_ms, median_ms
 
 PREFILL_SHAPES = {
@@ -39,11 +38,11 @@ def bench_prefill(
         shape = PREFILL_SHAPES[name]
         error = check(shape, page_size)
         step = prefill_step(shape, page_size)
-        out = torch.empty_like(step.q)
+        out = torch.empty_like(step.tokens.q)
         ours = median_ms(lambda step=step, out=out: step.run(out=out))  # type: ignore[misc]
         facts = {"relative_error": error, "page_size": page_size}
         if shape.mean_log_fgate is not None:
-            facts["share_skipped"] = _share_skipped(step)
+            facts["share_skipped"] = step.share_skipped()
         del step, out
         times = _rival_times(rivals, lambda rival, s=shape: prefill_rival(rival, s), median_ms)  # type: ignore[misc]
         yield from _rows("prefill", name, shape, ours, times, facts)
@@ -62,11 +61,11 @@ def bench_decode(
         for _ in range(16):
             prefilled = decode_step(shape, prefilled)
             prefilled.run()
-        step, out = prefilled, torch.empty_like(prefilled.q)
+        step, out = prefilled, torch.empty_like(prefilled.tokens.q)
         ours = graph_median_ms(lambda step=step, out=out: step.run(out=out))  # type: ignore[misc]
         facts = {"relative_error": error, "page_size": page_size}
         if shape.mean_log_fgate is not None:
-            facts["share_skipped"] = _share_skipped(step)
+            facts["share_skipped"] = step.share_skipped()
         del step, prefilled, out
         times: dict[str, float] = {}
         for rival_page_size in (16, 256):
@@ -95,20 +94,8 @@ def _rows(
     rivals: dict[str, float],
     facts: dict[str, Any],
 ) -> Iterator[dict[str, Any]]:
-    where = environment()
     common = {"bench": bench, "name": name, "shape": asdict(shape)}
     ratios = {rival: ours / ms for rival, ms in rivals.items()}
-    yield common | {"impl": "patheval", "median_ms": ours, "ratio_to": ratios} | facts | where
+    yield common | {"impl": "patheval", "median_ms": ours, "ratio_to": ratios} | facts
     for rival, ms in rivals.items():
-        yield common | {"impl": rival, "median_ms": ms, "ratio_to": {}} | where
-
-
-def _share_skipped(step: Step) -> float:
-    from patheval.kernels import triton_impl
-
-    visits = torch.zeros(2, dtype=torch.int64, device="cuda")
-    triton_impl.paged_attention(
-        **vars(step), out=torch.empty_like(step.q), skip_pages=True, visits=visits
-    )
-    done, possible = visits.tolist()
-    return 1 - done / possible if possible else 0.0
+        yield common | {"impl": rival, "median_ms": ms, "ratio_to": {}}

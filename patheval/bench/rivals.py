@@ -20,8 +20,7 @@ def prefill_rival(name: str, shape: Shape) -> Callable[[], object]:
         PrerequisiteError: Its package is not installed.
     """
     tokens = random_tokens(shape, shape.batch * shape.seq_len, 0)
-    q, k, v = (tokens[name] for name in "qkv")
-    assert q is not None and k is not None and v is not None
+    q, k, v = tokens.q, tokens.k, tokens.v
     if name == "fa3":
         flash = _flash_attention()
         starts = torch.arange(0, len(q) + 1, shape.seq_len, dtype=torch.int32, device="cuda")
@@ -31,17 +30,15 @@ def prefill_rival(name: str, shape: Shape) -> Callable[[], object]:
             max_seqlen_k=shape.seq_len, cu_seqlens_k=starts,
             causal=True, fa_version=3,
         )  # fmt: skip
-    batched = [x.unflatten(0, (shape.batch, -1)) for x in (q, k, v)]
+    q, k, v = (x.unflatten(0, (shape.batch, -1)) for x in (q, k, v))
     if name == "cudnn":
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        heads_first = [x.transpose(1, 2) for x in batched]
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
 
         def attend() -> object:
             with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-                return torch.nn.functional.scaled_dot_product_attention(
-                    *heads_first, is_causal=True
-                )
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
         return attend
     try:
@@ -53,11 +50,11 @@ def prefill_rival(name: str, shape: Shape) -> Callable[[], object]:
         ) from error
     gate, w, beta = (
         None if x is None else x.unflatten(0, (shape.batch, -1))
-        for x in (tokens["log_fgate"], tokens["w"], tokens["beta"])
+        for x in (tokens.log_fgate, tokens.w, tokens.beta)
     )
     if not shape.has_transport:
-        return _without_gradients(lambda: parallel_forgetting_attn(*batched, gate))
-    return _without_gradients(lambda: parallel_path_attn(*batched, w, beta, gate))
+        return _without_gradients(lambda: parallel_forgetting_attn(q, k, v, gate))
+    return _without_gradients(lambda: parallel_path_attn(q, k, v, w, beta, gate))
 
 
 def decode_rival(name: str, shape: Shape, page_size: int) -> Callable[[], object]:
@@ -90,7 +87,7 @@ def _flash_attention() -> Callable[..., object]:
         raise PrerequisiteError(
             "the rival fa3 comes with vllm's CUDA build; install the extra gpu or leave it out"
         ) from error
-    return flash_attn_varlen_func  # type: ignore[no-any-return]
+    return flash_attn_varlen_func
 
 
 def _without_gradients(call: Callable[[], object]) -> Callable[[], object]:

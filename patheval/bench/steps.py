@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 
 from patheval.errors import PathEvalError
-from patheval.kernels import PagedBatch, PageLayout, Pages, paged_attention
+from patheval.kernels import PagedBatch, PageLayout, Pages, paged_attention, triton_impl
 from patheval.kernels.definition import attention_by_definition
 
 DTYPE = torch.bfloat16
@@ -46,9 +47,9 @@ class Shape:
         return self.kind != "fox"
 
 
-@dataclass
-class Step:
-    """Arguments of `paged_attention`."""
+@dataclass(frozen=True)
+class Tokens:
+    """q, k, v, w, beta and log_fgate as `paged_attention` takes them."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -56,18 +57,66 @@ class Step:
     w: torch.Tensor | None
     beta: torch.Tensor | None
     log_fgate: torch.Tensor | None
+
+    @classmethod
+    def joined(cls, parts: Sequence[Tokens], dtype: torch.dtype) -> Tokens:
+        """The tokens of `parts`, one part after another, as `dtype`."""
+
+        def join(name: str) -> torch.Tensor:
+            return torch.cat([getattr(part, name) for part in parts]).to(dtype)
+
+        first = parts[0]
+        return cls(
+            join("q"),
+            join("k"),
+            join("v"),
+            None if first.w is None else join("w"),
+            None if first.beta is None else join("beta"),
+            None if first.log_fgate is None else join("log_fgate"),
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """A call of `paged_attention`."""
+
+    tokens: Tokens
     pages: Pages
     batch: PagedBatch
     sm_scale: float
     gate_inside_scale: bool
 
-    def run(self, *, out: torch.Tensor | None = None, skip_pages: bool = True) -> torch.Tensor:
+    def run(self, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """Write the pages and attend, by the Triton kernels."""
-        return paged_attention(**vars(self), impl="triton", skip_pages=skip_pages, out=out)
+        return paged_attention(
+            **vars(self.tokens),
+            pages=self.pages,
+            batch=self.batch,
+            sm_scale=self.sm_scale,
+            gate_inside_scale=self.gate_inside_scale,
+            impl="triton",
+            out=out,
+        )
+
+    def share_skipped(self) -> float:
+        """Share of page reads that are left out, of those without skipping."""
+        visits = torch.zeros(2, dtype=torch.int64, device="cuda")
+        triton_impl.paged_attention(
+            **vars(self.tokens),
+            pages=self.pages,
+            batch=self.batch,
+            out=torch.empty_like(self.tokens.q),
+            sm_scale=self.sm_scale,
+            gate_inside_scale=self.gate_inside_scale,
+            skip_pages=True,
+            visits=visits,
+        )
+        done, possible = visits.tolist()
+        return 1 - done / possible if possible else 0.0
 
 
-def random_tokens(shape: Shape, num_tokens: int, seed: int) -> dict[str, torch.Tensor | None]:
-    """q, k, v, w, beta and log_fgate of `num_tokens` tokens, on the GPU.
+def random_tokens(shape: Shape, num_tokens: int, seed: int) -> Tokens:
+    """Random arguments for `num_tokens` tokens, on the GPU.
 
     All are normal but for beta = 2 sigmoid(normal), unit w and exponential gates.
     """
@@ -84,9 +133,7 @@ def random_tokens(shape: Shape, num_tokens: int, seed: int) -> dict[str, torch.T
     if shape.mean_log_fgate is not None:
         uniform = torch.rand(num_tokens, shape.num_heads, generator=generator, device="cuda")
         log_fgate = -shape.mean_log_fgate * torch.log(uniform.clamp_min(1e-20))
-    return dict(
-        q=normal(*heads), k=normal(*heads), v=normal(*heads), w=w, beta=beta, log_fgate=log_fgate
-    )
+    return Tokens(normal(*heads), normal(*heads), normal(*heads), w, beta, log_fgate)
 
 
 def prefill_step(shape: Shape, page_size: int, *, spare_tokens: int = 0, seed: int = 0) -> Step:
@@ -112,7 +159,7 @@ def prefill_step(shape: Shape, page_size: int, *, spare_tokens: int = 0, seed: i
         chunk_size=CHUNK_SIZE,
     )
     return Step(
-        **random_tokens(shape, shape.batch * shape.seq_len, seed),
+        random_tokens(shape, shape.batch * shape.seq_len, seed),
         pages=layout.views(pool),
         batch=batch,
         sm_scale=shape.head_dim**-0.5,
@@ -125,7 +172,7 @@ def decode_step(shape: Shape, prefilled: Step, *, seed: int = 1) -> Step:
     before = prefilled.batch
     return replace(
         prefilled,
-        **random_tokens(shape, shape.batch, seed),
+        tokens=random_tokens(shape, shape.batch, seed),
         batch=PagedBatch.build(
             list(range(shape.batch + 1)),
             [shape.seq_len + 1] * shape.batch,
@@ -159,20 +206,15 @@ def check(shape: Shape, page_size: int, *, seq_len: int = 3000, num_decoded: int
         more = decode_step(replace(small, seq_len=small.seq_len + i), step, seed=i + 1)
         tokens.append(random_tokens(small, 1, i + 1))
         outputs.append(more.run())
-    names = ("q", "k", "v", "w", "beta", "log_fgate")
-    columns = [
-        None if tokens[0][name] is None else torch.cat([part[name] for part in tokens])  # type: ignore[misc]
-        for name in names
-    ]
-    options = dict(sm_scale=small.head_dim**-0.5, gate_inside_scale=small.has_transport)
-    truth = attention_by_definition(
-        *(None if x is None else x.double() for x in columns),  # type: ignore[arg-type]
-        **options,  # type: ignore[arg-type]
-    )
-    plain = attention_by_definition(
-        *(None if x is None else x.to(DTYPE) for x in columns),  # type: ignore[arg-type]
-        **options,  # type: ignore[arg-type]
-    )
+
+    def by_definition(dtype: torch.dtype) -> torch.Tensor:
+        return attention_by_definition(
+            **vars(Tokens.joined(tokens, dtype)),
+            sm_scale=step.sm_scale,
+            gate_inside_scale=step.gate_inside_scale,
+        )
+
+    truth, plain = by_definition(torch.float64), by_definition(DTYPE)
 
     def error(got: torch.Tensor) -> float:
         return ((got.double() - truth).square().mean() / truth.square().mean()).sqrt().item()

@@ -5,8 +5,15 @@ import sys
 import click
 
 import patheval
+from patheval.cli.bench import bench
 from patheval.cli.doctor import doctor
+from patheval.cli.golden import golden
+from patheval.cli.leaderboard import leaderboard
+from patheval.cli.prepare import prepare
+from patheval.cli.rescore import rescore
 from patheval.cli.run import run
+from patheval.cli.samples import samples
+from patheval.cli.sweep import sweep
 from patheval.cli.tasks import tasks
 from patheval.cli.zoo import zoo
 from patheval.errors import PathEvalError
@@ -22,9 +29,16 @@ def cli() -> None:
 
 
 cli.add_command(run)
+cli.add_command(rescore)
+cli.add_command(samples)
 cli.add_command(tasks)
+cli.add_command(prepare)
 cli.add_command(doctor)
+cli.add_command(golden)
 cli.add_command(zoo)
+cli.add_command(sweep)
+cli.add_command(leaderboard)
+cli.add_command(bench)
 
 
 def main() -> None:

@@ -83,6 +83,7 @@ class PagedAttention(nn.Module, AttentionLayerBase):
         super().__init__()
         vllm_config = get_current_vllm_config()
         self._options = attention_options(vllm_config)
+        self.kernel_impl: str = self._options.impl
         self._layout = PageLayout(
             page_size=vllm_config.cache_config.block_size,
             chunk_size=CHUNK_SIZE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vllm.config import CompilationConfig, CompilationMode, CUDAGraphMode
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
@@ -76,7 +76,7 @@ def attention_options(vllm_config: VllmConfig) -> AttentionOptions:
 
     found = (vllm_config.additional_config or {}).get("patheval", {})
     default: Impl = "triton" if current_platform.is_cuda() else "reference"
-    options = {"impl": default} | dict(found)
+    options: dict[str, Any] = {"impl": default} | dict(found)
     if unknown := options.keys() - {field.name for field in fields(AttentionOptions)}:
         raise UnsupportedError(
             f"additional_config names the unknown patheval option {min(unknown)!r}; the options "

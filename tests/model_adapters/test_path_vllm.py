@@ -1,5 +1,6 @@
 """`--model path` in a real engine against `--model path-ref`, and what it refuses before that."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,7 +50,7 @@ def pair(request: pytest.FixtureRequest, folder_of: Callable[[str], Path]) -> It
     folder = folder_of(request.param)
     lm = build(PathLM, folder)
     yield lm, build(PathRefLM, folder)
-    lm._engine.llm_engine.engine_core.shutdown()
+    lm.close()
 
 
 def instances(kind: str, *arguments: tuple[Any, ...]) -> list[Instance]:
@@ -109,6 +110,50 @@ def test_every_request_type_equals_the_reference(pair: Any) -> None:
     # vLLM leaves out a character whose bytes are not complete at the end.
     got, want = lm.generate_until(generations), reference.generate_until(generations)
     assert [text.rstrip("\ufffd") for text in got] == [text.rstrip("\ufffd") for text in want]
+
+
+@pytest.mark.slow
+def test_choices_at_the_borders_of_blocks_equal_the_reference_also_a_second_time(pair: Any) -> None:
+    lm, reference = pair
+    # BOS comes first: contexts of 255, 256, 257, 511 and 512 tokens, blocks of 256 and 128.
+    contexts = ["x" * n for n in (254, 255, 256, 510, 511)] + ["y" * 511]
+    choices = ["A", "B", "AB", "AC", "ACCD", "A"]
+    requests = instances(
+        "loglikelihood", *[(context, choice) for context in contexts for choice in choices]
+    )
+    want = reference.loglikelihood(requests)
+    # The second time, every row lies in a block that is cached.
+    for got in (lm.loglikelihood(requests), lm.loglikelihood(list(reversed(requests)))[::-1]):
+        assert [x for x, _ in got] == pytest.approx([x for x, _ in want], abs=1e-3)
+        assert [x for _, x in got] == [x for _, x in want]
+
+
+@pytest.mark.slow
+def test_token_nlls_cover_every_token_of_every_window_once(pair: Any) -> None:
+    lm, reference = pair
+    texts = ["ab" * 1500, "", "z", "q" * (MAX_LENGTH - 1), "q" * MAX_LENGTH]
+    got, want = lm.token_nlls(texts), reference.token_nlls(texts)
+    for text, own, other in zip(texts, got, want, strict=True):
+        assert len(own) == len(lm.tok_encode(text))
+        assert own == pytest.approx(other, abs=2e-3)
+    rolling = lm.loglikelihood_rolling(instances("loglikelihood_rolling", *[(t,) for t in texts]))
+    assert rolling == pytest.approx([-own.sum() for own in got])
+
+
+@pytest.mark.slow
+def test_each_distinct_text_is_tokenised_once(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm, _ = pair
+    texts: list[str] = []
+    encode = lm._codec._encode_batch
+    monkeypatch.setattr(
+        lm._codec, "_encode_batch", lambda own, special: texts.extend(own) or encode(own, special)
+    )
+    pairs = [(f"question {i % 700}", f" {choice}") for i in range(1400) for choice in "abc"]
+    lm._encode_pairs(pairs)
+    assert len(texts) == len(set(texts)) == 700 + 700 * 3
+    texts.clear()
+    lm._encode([context for context, _ in pairs])
+    assert len(texts) == 700
 
 
 @pytest.mark.slow
@@ -174,7 +219,7 @@ def test_nan_is_an_error_and_not_an_answer(
     with pytest.raises(RequestError, match="NaN"):
         lm.loglikelihood(instances("loglikelihood", ("Once", " upon")))
     if lm_class is PathLM:
-        lm._engine.llm_engine.engine_core.shutdown()
+        lm.close()
 
 
 @pytest.mark.slow
@@ -187,6 +232,38 @@ def test_results_say_what_ran(pair: Any) -> None:
     assert info["model_dtype"] == "float32"
     assert info["kv_block_size"] == (256 if info["attention"] == "path-fox" else 128)
     assert len(info["checkpoint_sha256"]) == 64
+    assert info["kernel_impl"] and info["model_runner"] in ("V1", "V2")
+    assert info["torch_version"] and info["vllm_version"] and info["transformers_version"]
+    before = info["phases"].get("generate_until", {"num_requests": 0, "generated_tokens": 0})
+    lm.generate_until(
+        instances("generate_until", *[("One", {"until": [], "max_gen_toks": n}) for n in (3, 4)])
+    )
+    after = lm.get_model_info()["phases"]["generate_until"]
+    assert after["num_requests"] - before["num_requests"] == 2
+    assert after["generated_tokens"] - before["generated_tokens"] == 7
+    assert after["wall_seconds"] > 0 and after["generated_tokens_per_second"] > 0
+    json.dumps(info)
+
+
+@pytest.mark.slow
+def test_answers_belong_to_the_engine_settings_that_change_numbers(
+    pair: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm, _ = pair
+    identity = json.dumps(lm._identity())
+    assert identity == json.dumps(lm._identity())
+    for name, value in (("block_size", 512), ("enforce_eager", False), ("attention_config", {})):
+        monkeypatch.setattr(lm, "_engine_args", lm._engine_args | {name: value})
+        assert json.dumps(lm._identity()) != identity, name
+        monkeypatch.undo()
+    monkeypatch.setenv("VLLM_FLOAT32_MATMUL_PRECISION", "medium")
+    assert json.dumps(lm._identity()) != identity
+    monkeypatch.undo()
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+    monkeypatch.setattr(lm, "_engine_args", lm._engine_args | {"max_num_seqs": 3})
+    assert json.dumps(lm._identity()) == identity
+    monkeypatch.setattr(lm, "_seed", 5)
+    assert json.dumps(lm._identity()) != identity
 
 
 @pytest.mark.slow
@@ -203,7 +280,7 @@ def test_rope_beyond_its_positions_equals_the_reference_and_is_recorded(
     )
     info = lm.get_model_info()
     assert (info["max_length"], info["max_position_embeddings"]) == (beyond, 4096)
-    lm._engine.llm_engine.engine_core.shutdown()
+    lm.close()
 
 
 @pytest.mark.slow
@@ -238,13 +315,14 @@ def test_stock_checkpoints_are_rope_baselines(model_type: str, tmp_path: Path) -
     last = logprobs[-3:-1].gather(1, token_ids[0, -2:, None])
     assert result[0] == pytest.approx(float(last.sum()), abs=1e-3)
     assert lm.get_model_info()["attention"] == "rope"
-    lm._engine.llm_engine.engine_core.shutdown()
+    lm.close()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"data_parallel_size": 2}, "data_parallel_size=2 is not supported"),
+        ({"data_parallel_size": 0}, "data_parallel_size is 0"),
+        ({"worker_extension_cls": "a.B"}, "worker_extension_cls='a.B'"),
         ({"dtype": "float64"}, "dtype is 'float64'"),
         ({"max_model_len": 2048}, "two names of one limit"),
         ({"max_length": 0}, "max_length is 0"),

@@ -28,7 +28,7 @@ class Engine:
             max_num_batched_tokens=64,
         )
         if torch.cuda.is_available():
-            defaults["gpu_memory_utilization"] = 0.3
+            defaults["gpu_memory_utilization"] = 0.1
         self.llm = LLM(model=str(checkpoint), **(defaults | arguments))
 
     def next_logprobs(self, prompts: list[list[int]]) -> list[torch.Tensor]:

@@ -10,7 +10,7 @@ import torch
 from patheval.kernels.batch import PagedBatch
 from patheval.kernels.pages import Pages
 from patheval.kernels.triton_impl import decode
-from patheval.kernels.triton_impl.common import Step, rows
+from patheval.kernels.triton_impl.common import Step, optional_rows, rows
 from patheval.kernels.triton_impl.conv import householder_vectors
 from patheval.kernels.triton_impl.device import device_facts
 from patheval.kernels.triton_impl.prefill import Prefill, workspace_bytes
@@ -41,7 +41,12 @@ def paged_attention(
     """
     facts = device_facts(q.device)
     step = Step(
-        *(rows(x) for x in (q, k, v, w, beta, log_fgate)),
+        rows(q),
+        rows(k),
+        rows(v),
+        optional_rows(w),
+        optional_rows(beta),
+        optional_rows(log_fgate),
         pages=pages,
         batch=batch,
         sm_scale=sm_scale,

@@ -130,11 +130,14 @@ class Step:
     shared_bytes: int
 
 
-def rows(x: torch.Tensor | None) -> torch.Tensor | None:
+def rows(x: torch.Tensor) -> torch.Tensor:
     """`x` [tokens, ...] with each token's numbers next to each other, copied if they are not."""
-    if x is None:
-        return None
     return x if x[:1].is_contiguous() else x.contiguous()
+
+
+def optional_rows(x: torch.Tensor | None) -> torch.Tensor | None:
+    """`rows`, of a tensor that may be missing."""
+    return None if x is None else rows(x)
 
 
 def strides(*tensors: torch.Tensor | None) -> tuple[int, ...]:

@@ -579,10 +579,10 @@ def attend(
         EXACT=EXACT[step.q.dtype], **sizes,
         num_warps=2 if head_dim <= 64 else 8,
     )  # fmt: skip
-    stored = (pages.keys, pages.values, pages.gates, pages.product)
+    read = (pages.keys, pages.values, pages.gates, pages.product)
     tiles = attend_tiles(head_dim, step.q.dtype)
     _attend[num_requests * heads, num_parts](
-        step.q, *strides(step.q), *stored, *strides(*stored), *lengths,
+        step.q, *strides(step.q), *read, *strides(*read), *lengths,
         group_query, page_offset, first_pages, part_output, part_sums,
         num_parts, max_pages, max_groups, *scales,
         BLOCK_K=min(page_size, tiles.block_k), MODEL=TRITON_DTYPE[step.q.dtype], **sizes,

@@ -1,0 +1,185 @@
+"""One vLLM engine: jobs in, answers out as they finish."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from patheval.errors import RequestError
+
+from ._jobs import Answer, Answers, AnswerStream, GenerationJob, Job, Scores, ScoringJob, Text
+
+# Sequences that wait behind those in the running batch, so that it is always full.
+_QUEUE_PER_SEQUENCE = 1
+
+
+class Engine:
+    """A vLLM engine in this process, or in one that vLLM starts.
+
+    Args:
+        arguments: Those of `vllm.LLM`.
+
+    Attributes:
+        max_requests: Open requests that keep the batch full.
+
+    Raises:
+        TypeError: vLLM does not know an argument.
+        ValueError: vLLM refuses the arguments.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        import vllm
+
+        from patheval.vllm_plugin import scoring
+
+        self._scoring = scoring
+        self._llm = vllm.LLM(**arguments, worker_extension_cls=scoring.EXTENSION)
+        self._engine = self._llm.llm_engine
+        self._runner = self._llm.collective_rpc("patheval_install_scoring")[0]
+        config = self._engine.vllm_config
+        self.max_requests = config.scheduler_config.max_num_seqs * (1 + _QUEUE_PER_SEQUENCE)
+        cache = config.cache_config
+        # What waits is a list of Python integers for each prompt: no more than fills the cache
+        # twice.
+        self._max_tokens = 2 * cache.num_gpu_blocks * cache.block_size
+        self._reads_cache = bool(cache.enable_prefix_caching)
+        self._block_size = int(cache.block_size)
+        self._open: dict[int, tuple[Job, bool]] = {}
+        self._num_tokens = 0
+        self._serial = itertools.count()
+        self._numbers: dict[str, int] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough requests wait to keep the batch full."""
+        return bool(self._open) and (
+            len(self._open) >= self.max_requests or self._num_tokens >= self._max_tokens
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all requests have been answered."""
+        return not self._open
+
+    def submit(self, number: int, job: Job) -> None:
+        """Adds a request.
+
+        Args:
+            number: What its answer is returned under; not one of an open request.
+            job: The request.
+
+        Raises:
+            RequestError: vLLM refuses it.
+        """
+        # Where next to nothing can be shared, a row in a cached block is all there is to gain.
+        reads_cache = self._reads_cache and not (
+            isinstance(job, ScoringJob) and job.rows.min() < self._block_size
+        )
+        self._num_tokens += len(job.prompt)
+        self._add(number, job, reads_cache)
+
+    def step(self) -> Answers:
+        """Runs one step of the engine and returns the answers that it completed."""
+        answers: Answers = []
+        for output in self._engine.step():
+            number = self._numbers.pop(output.request_id)
+            job, reads_cache = self._open.pop(number)
+            answer = self._read(job, output)
+            if isinstance(answer, Scores) and reads_cache and np.isnan(answer.logprobs).any():
+                # A row lay in a block that was computed for an earlier prompt.
+                self._add(number, job, False)
+                continue
+            self._num_tokens -= len(job.prompt)
+            answers.append((number, answer))
+        return answers
+
+    def run(self, jobs: Sequence[Job], units: Sequence[Sequence[int]]) -> AnswerStream:
+        """See `Executor.run`."""
+        waiting = itertools.chain.from_iterable(units)
+        upcoming = next(waiting, None)
+        try:
+            while upcoming is not None or not self.is_idle:
+                while upcoming is not None and not self.is_full:
+                    self.submit(upcoming, jobs[upcoming])
+                    upcoming = next(waiting, None)
+                if answers := self.step():
+                    yield answers
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Drops all open requests."""
+        self._engine.abort_request(list(self._numbers))
+        self._numbers.clear()
+        self._open.clear()
+        self._num_tokens = 0
+
+    def facts(self) -> dict[str, object]:
+        """See `Executor.facts`."""
+        import vllm
+        from vllm.platforms import current_platform
+
+        config = self._engine.vllm_config
+        return {
+            "backend": "vllm",
+            "vllm_version": vllm.__version__,
+            "platform": current_platform.device_name,
+            "device_name": current_platform.get_device_name(),
+            "model_runner": self._runner,
+            "kernel_impl": self._worker_facts()["kernel_impl"],
+            "kv_block_size": config.cache_config.block_size,
+            "prefix_caching": config.cache_config.enable_prefix_caching,
+            "compilation_mode": str(config.compilation_config.mode),
+            "cudagraph_mode": str(config.compilation_config.cudagraph_mode),
+            "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
+            "pipeline_parallel_size": config.parallel_config.pipeline_parallel_size,
+        }
+
+    def peak_gpu_memory_bytes(self) -> int | None:
+        """See `Executor.peak_gpu_memory_bytes`."""
+        peak = self._worker_facts()["peak_gpu_memory_bytes"]
+        return None if peak is None else int(peak)
+
+    def close(self) -> None:
+        """See `Executor.close`."""
+        self._engine.engine_core.shutdown()
+
+    def _worker_facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = self._llm.collective_rpc("patheval_facts")[0]
+        return facts
+
+    def _add(self, number: int, job: Job, reads_cache: bool) -> None:
+        from vllm.exceptions import VLLMClientError
+        from vllm.inputs import tokens_input
+
+        if isinstance(job, ScoringJob):
+            params = self._scoring.scored_params(
+                job.rows, job.targets, read_prefix_cache=reads_cache
+            )
+        else:
+            params = job.settings
+        request_id = f"{number}-{next(self._serial)}"
+        prompt = tokens_input(job.prompt.tolist())
+        try:
+            self._engine.add_request(request_id, prompt, params)
+        except (ValueError, VLLMClientError) as error:
+            raise RequestError(
+                f"vLLM refuses a prompt of {len(job.prompt)} tokens ({error}); lower max_length or "
+                "give the KV cache more memory (gpu_memory_utilization)"
+            ) from error
+        self._numbers[request_id] = number
+        self._open[number] = (job, reads_cache)
+
+    def _read(self, job: Job, output: Any) -> Answer:
+        if isinstance(job, GenerationJob):
+            completion = output.outputs[0]
+            return Text(
+                completion.text,
+                len(completion.token_ids),
+                is_nan=math.isnan(completion.cumulative_logprob),
+            )
+        return Scores(*self._scoring.read_scores(output, len(job.rows)))

@@ -1,0 +1,1 @@
+"""Timed runs; their results are kept under leaderboards/performance/."""

@@ -1,0 +1,11 @@
+"""Answers of models, kept so that an interrupted run goes on where it stopped."""
+
+from patheval.store.answers import AnswerStore
+from patheval.store.identity import (
+    code_digest,
+    default_folder,
+    request_key,
+    tokenizer_digest,
+)
+
+__all__ = ["AnswerStore", "code_digest", "default_folder", "request_key", "tokenizer_digest"]

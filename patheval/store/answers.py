@@ -1,0 +1,160 @@
+"""A SQLite database of answers, one file for each model as it is run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patheval.errors import PrerequisiteError
+from patheval.store.identity import canonical_json, fingerprint
+
+SUFFIX = ".sqlite3"
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS model (facts TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS scores (
+    key BLOB PRIMARY KEY, logprobs BLOB NOT NULL, is_greedy BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS texts (
+    key BLOB PRIMARY KEY, text TEXT NOT NULL, num_tokens INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+# Another run that writes to the same file holds it for milliseconds.
+_LOCK_TIMEOUT_S = 60.0
+
+_logger = logging.getLogger(__name__)
+
+ScoreRow = tuple[NDArray[np.float64], NDArray[np.bool_]]
+TextRow = tuple[str, int]
+
+
+class AnswerStore:
+    """The answers that one model gave.
+
+    Several runs may use a store at once. Each call that writes is one transaction: after it, a kill
+    of the process loses nothing. What is stored is never replaced.
+
+    Args:
+        folder: Where the files are; made if missing.
+        facts: All that the answers depend on besides the request, as JSON values. Their SHA-256
+            names the file, and the file repeats them: answers of other facts cannot be read.
+
+    Attributes:
+        path: The file.
+
+    Raises:
+        PrerequisiteError: The folder cannot be written or locked, or the file is damaged or
+            another model's.
+    """
+
+    def __init__(self, folder: Path, facts: Mapping[str, object]) -> None:
+        self.path = folder / f"{fingerprint(facts)[:32]}{SUFFIX}"
+        own = canonical_json(facts)
+        with self._reporting("opened"):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(
+                self.path, timeout=_LOCK_TIMEOUT_S, isolation_level=None
+            )
+            mode = self._connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            self._connection.execute("PRAGMA synchronous=NORMAL")
+            self._connection.executescript(_SCHEMA)
+            with self._transaction():
+                row = self._connection.execute("SELECT facts FROM model").fetchone()
+                if row is None:
+                    self._connection.execute("INSERT INTO model VALUES (?)", (own,))
+        if mode != "wal":
+            raise PrerequisiteError(
+                f"{self.path} is on a file system without shared memory, where runs cannot share "
+                "it; pass resume=FOLDER on a local disk, or resume=off, in --model_args"
+            )
+        if row is not None and row[0] != own:
+            raise PrerequisiteError(
+                f"{self.path} holds answers of another model ({_difference(row[0], own)}); delete "
+                "it, or pass another resume=FOLDER in --model_args"
+            )
+
+    def scores(self, keys: Sequence[bytes]) -> dict[bytes, ScoreRow]:
+        """Stored scores of requests: log-probabilities, fp64, and flags, of each token."""
+        return {
+            key: (
+                np.frombuffer(logprobs, dtype="<f8").astype(np.float64),
+                np.frombuffer(is_greedy, dtype=np.uint8).astype(np.bool_),
+            )
+            for key, logprobs, is_greedy in self._select(
+                "SELECT key, logprobs, is_greedy FROM scores WHERE key = ?", keys
+            )
+        }
+
+    def texts(self, keys: Sequence[bytes]) -> dict[bytes, TextRow]:
+        """Stored texts of requests, with their number of tokens."""
+        return {
+            key: (text, num_tokens)
+            for key, text, num_tokens in self._select(
+                "SELECT key, text, num_tokens FROM texts WHERE key = ?", keys
+            )
+        }
+
+    def add_scores(self, rows: Iterable[tuple[bytes, ScoreRow]]) -> None:
+        """Stores scores in one transaction."""
+        self._insert(
+            "INSERT OR IGNORE INTO scores VALUES (?, ?, ?)",
+            (
+                (key, logprobs.astype("<f8").tobytes(), is_greedy.astype(np.uint8).tobytes())
+                for key, (logprobs, is_greedy) in rows
+            ),
+        )
+
+    def add_texts(self, rows: Iterable[tuple[bytes, TextRow]]) -> None:
+        """Stores texts in one transaction."""
+        self._insert(
+            "INSERT OR IGNORE INTO texts VALUES (?, ?, ?)", ((key, *own) for key, own in rows)
+        )
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._connection.close()
+
+    def _select(self, statement: str, keys: Sequence[bytes]) -> Iterator[tuple[Any, ...]]:
+        with self._reporting("read"):
+            for key in keys:
+                row = self._connection.execute(statement, (key,)).fetchone()
+                if row is not None:
+                    yield row
+
+    def _insert(self, statement: str, rows: Iterable[tuple[object, ...]]) -> None:
+        with self._reporting("written"), self._transaction():
+            self._connection.executemany(statement, rows)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+    @contextmanager
+    def _reporting(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise PrerequisiteError(
+                f"the store of answers {self.path} cannot be {action} ({error}); delete it if it "
+                "is damaged, or pass resume=FOLDER on another disk, or resume=off, in --model_args"
+            ) from error
+
+
+def _difference(stored: str, own: str) -> str:
+    left, right = json.loads(stored), json.loads(own)
+    names = [name for name in {**left, **right} if left.get(name) != right.get(name)]
+    return ", ".join(f"{name}: {left.get(name)!r} is not {right.get(name)!r}" for name in names)

@@ -1,0 +1,426 @@
+"""Log-probabilities of chosen tokens behind chosen prefixes of a prompt, and of nothing else.
+
+vLLM's own prompt log-probabilities take every position of a prompt through the whole vocabulary. A
+scored request names the *rows* that it wants instead: row r of a prompt is the distribution after
+its tokens 0..r. The scorer acts on each worker, behind the model's forward pass and so outside of
+compiled code and CUDA graphs: it takes the hidden states of the wanted rows of all requests of a
+step, multiplies a bounded number of them at a time by the output matrix, and hands back as many
+values as were asked for in vLLM's own format.
+
+`scored_params` and `read_scores` are the front end's side, `ScoringExtension` the workers'.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from vllm import RequestOutput, SamplingParams
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.outputs import LogprobsTensors
+
+from patheval.errors import UnsupportedError
+
+EXTENSION = f"{__name__}.ScoringExtension"
+
+_KEY = "patheval_scoring"
+# Rows of vocabulary size that are held at once; fewer where vLLM's memory profile, which samples
+# max_num_seqs rows, has seen fewer.
+_MAX_BLOCK_ROWS = 512
+
+
+class OwnParams(SamplingParams):
+    """Settings that no other request has: vLLM's copy of all their parts is a third of its work."""
+
+    def clone(self) -> OwnParams:
+        """Returns itself."""
+        return self
+
+
+def scored_params(
+    rows: NDArray[np.integer[Any]],
+    targets: NDArray[np.integer[Any]],
+    *,
+    read_prefix_cache: bool,
+) -> SamplingParams:
+    """Settings of a request that is scored.
+
+    Args:
+        rows: [n], numbers of the prompt's tokens, from 0; the last one is allowed.
+        targets: [n], the token whose log-probability is wanted behind each row.
+        read_prefix_cache: Take what it can from the prefix cache. Rows that lie in cached blocks
+            come back as NaN.
+    """
+    return OwnParams(
+        temperature=0,
+        max_tokens=1,
+        ignore_eos=True,
+        detokenize=False,
+        prompt_logprobs=0,
+        flat_logprobs=True,
+        skip_reading_prefix_cache=not read_prefix_cache,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        extra_args={_KEY: [rows.astype(np.int32).tobytes(), targets.astype(np.int32).tobytes()]},
+    )
+
+
+def read_scores(
+    output: RequestOutput, num_rows: int
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Scores of a finished request.
+
+    Args:
+        output: The request's output.
+        num_rows: n, the rows that were asked for.
+
+    Returns:
+        [n] natural-log probabilities, NaN where a row was not computed, and [n] whether no token
+        was more probable; in the order of the rows.
+    """
+    scores = output.prompt_logprobs
+    if len(scores.logprobs) != num_rows:
+        # A runner that lost the rows of a preempted request hands none back.
+        return np.full(num_rows, math.nan), np.zeros(num_rows, dtype=np.bool_)
+    return (
+        np.array(scores.logprobs, dtype=np.float64),
+        np.array(scores.ranks, dtype=np.int64) == 1,
+    )
+
+
+@dataclass(frozen=True)
+class Span:
+    """Part of a prompt that a step computes.
+
+    Attributes:
+        request_id: The request.
+        offset: Its first row in the step's hidden states.
+        start: Number of the prompt's token in that row.
+        num_tokens: Rows that belong to it, generated tokens included.
+        prompt_len: Tokens of the prompt.
+    """
+
+    request_id: str
+    offset: int
+    start: int
+    num_tokens: int
+    prompt_len: int
+
+
+@dataclass
+class _Wanted:
+    rows: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    parts: list[_Part] = field(default_factory=list)
+
+    def is_whole(self) -> bool:
+        """Whether one step gave all scores."""
+        return len(self.parts) == 1 and len(self.parts[0].indices) == len(self.rows)
+
+
+@dataclass
+class _Part:
+    """Scores of one step: which of the wanted, and their slice of the step's values."""
+
+    indices: NDArray[np.int64]
+    values: _StepValues
+    slice: slice
+
+
+@dataclass(frozen=True, eq=False)
+class _StepValues:
+    """[n] each: natural-log probability, fp32, and 1 + whether another token is more probable."""
+
+    logprobs: torch.Tensor
+    ranks: torch.Tensor
+
+    def to_cpu(self) -> _StepValues:
+        """Start the copy; the values are there once the current stream has been waited for."""
+        return _StepValues(
+            self.logprobs.to("cpu", non_blocking=True), self.ranks.to("cpu", non_blocking=True)
+        )
+
+
+class Scorer:
+    """Collects the scores of requests over the steps of their prefill.
+
+    Args:
+        compute_logits: Maps hidden states [rows, hidden_size] to logits [rows, vocab_size].
+        max_block_rows: Most rows of logits to hold at once.
+    """
+
+    def __init__(
+        self, compute_logits: Callable[[torch.Tensor], torch.Tensor], max_block_rows: int
+    ) -> None:
+        self._compute_logits = compute_logits
+        self._max_block_rows = max_block_rows
+        self._wanted: dict[str, _Wanted] = {}
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._wanted
+
+    def add(self, request_id: str, params: SamplingParams) -> bool:
+        """Take a request on if it is one to be scored, and tell whether it is."""
+        own = (params.extra_args or {}).get(_KEY)
+        if own is None or params.prompt_logprobs is None:
+            return False
+        rows, targets = (np.frombuffer(part, dtype=np.int32).astype(np.int64) for part in own)
+        self._wanted[request_id] = _Wanted(rows, targets)
+        return True
+
+    def remove(self, request_id: str) -> None:
+        """Forget a request."""
+        self._wanted.pop(request_id, None)
+
+    def retain(self, request_ids: Any) -> None:
+        """Forget all requests but those in a container."""
+        for request_id in [own for own in self._wanted if own not in request_ids]:
+            self.remove(request_id)
+
+    def score(self, hidden: torch.Tensor, spans: Sequence[Span]) -> dict[str, LogprobsTensors]:
+        """Score a step.
+
+        Args:
+            hidden: [rows, hidden_size], output of the model's last layer.
+            spans: The requests of the step; those that were not added are ignored.
+
+        Returns:
+            Scores of the requests whose prompts end in this step, on the CPU. On a GPU the copies
+            may be under way: wait for the current stream before reading.
+        """
+        rows: list[NDArray[np.int64]] = []
+        targets: list[NDArray[np.int64]] = []
+        parts: list[tuple[_Wanted, NDArray[np.int64]]] = []
+        finished = []
+        for span in spans:
+            wanted = self._wanted.get(span.request_id)
+            if wanted is None:
+                continue
+            stop = min(span.start + span.num_tokens, span.prompt_len)
+            indices = np.flatnonzero((wanted.rows >= span.start) & (wanted.rows < stop))
+            if indices.size:
+                rows.append(wanted.rows[indices] + (span.offset - span.start))
+                targets.append(wanted.targets[indices])
+                parts.append((wanted, indices))
+            if stop == span.prompt_len:
+                finished.append(span.request_id)
+        values = on_cpu = None
+        if rows:
+            values = self._values(hidden, np.concatenate(rows), np.concatenate(targets))
+            on_cpu = values.to_cpu()
+            first = 0
+            for wanted, indices in parts:
+                own = slice(first, first + len(indices))
+                wanted.parts.append(_Part(indices, values, own))
+                first += len(indices)
+        out = {}
+        for request_id in finished:
+            wanted = self._wanted.pop(request_id)
+            if on_cpu is not None and wanted.is_whole() and wanted.parts[0].values is values:
+                # Nothing but this step's values, which one copy takes to the CPU.
+                wanted.parts[0].values = on_cpu
+            out[request_id] = _collect(wanted)
+        return out
+
+    def _values(
+        self, hidden: torch.Tensor, rows: NDArray[np.int64], targets: NDArray[np.int64]
+    ) -> _StepValues:
+        """Score targets behind rows of `hidden`, each row multiplied once."""
+        distinct, which = np.unique(rows, return_inverse=True)
+        order = np.argsort(which, kind="stable")  # by row, so that a block's targets are a slice
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        starts = np.arange(0, len(distinct), self._max_block_rows)
+        firsts = np.searchsorted(which[order], [*starts, len(distinct)])
+        columns = (distinct, which[order] % self._max_block_rows, targets[order], place)
+        on_device = torch.from_numpy(np.concatenate(columns)).to(hidden.device, non_blocking=True)
+        own_rows, local, own_targets, original = on_device.split([len(own) for own in columns])
+        logprobs, ranks = [], []
+        for start, first, last in zip(starts, firsts, firsts[1:], strict=False):
+            block = own_rows[start : start + self._max_block_rows]
+            logits = self._compute_logits(hidden.index_select(0, block)).float()
+            inside = local[first:last]
+            own = logits[inside, own_targets[first:last]]
+            best = logits.amax(dim=-1)
+            # A tie at the top counts as the most probable, as in lm-eval's own adapter.
+            ranks.append(1 + (best[inside] > own).to(torch.int32))
+            # In place: the block of logits is all that is held.
+            log_total = logits.sub_(best[:, None]).exp_().sum(dim=-1).log_()
+            logprobs.append(own - (best + log_total)[inside])
+        return _StepValues(torch.cat(logprobs)[original], torch.cat(ranks)[original])
+
+
+def _collect(wanted: _Wanted) -> LogprobsTensors:
+    num_wanted = len(wanted.rows)
+    if wanted.is_whole():
+        (part,) = wanted.parts
+        whole = _StepValues(part.values.logprobs[part.slice], part.values.ranks[part.slice])
+    else:
+        device = wanted.parts[0].values.logprobs.device if wanted.parts else torch.device("cpu")
+        whole = _StepValues(
+            torch.full((num_wanted,), math.nan, device=device),
+            torch.full((num_wanted,), 2, dtype=torch.int32, device=device),
+        )
+        for part in wanted.parts:
+            indices = torch.from_numpy(part.indices).to(device)
+            whole.logprobs[indices] = part.values.logprobs[part.slice]
+            whole.ranks[indices] = part.values.ranks[part.slice]
+    whole = whole.to_cpu()
+    token_ids = torch.from_numpy(wanted.targets.astype(np.int32))
+    return LogprobsTensors(token_ids[:, None], whole.logprobs[:, None], whole.ranks)
+
+
+class ScoringExtension:
+    """What vLLM mixes into each of its workers (`worker_extension_cls`)."""
+
+    def patheval_install_scoring(self: Any) -> str:
+        """Put the scorer in the way of the runner's prompt log-probabilities, once.
+
+        Returns:
+            `V1` or `V2`, the kind of runner.
+
+        Raises:
+            UnsupportedError: The runner is of neither kind.
+        """
+        runner = self.model_runner
+        limit = min(_MAX_BLOCK_ROWS, runner.scheduler_config.max_num_seqs)
+        if hasattr(runner, "prompt_logprobs_worker"):
+            _install_v2(runner, limit)
+            return "V2"
+        if hasattr(runner, "_get_prompt_logprobs_dict"):
+            _install_v1(runner, limit)
+            return "V1"
+        import vllm
+
+        raise UnsupportedError(
+            f"the model runner {type(runner).__name__} of vLLM {vllm.__version__} cannot be "
+            "scored; install a version that patheval supports (`patheval doctor` names them)"
+        )
+
+    def patheval_facts(self: Any) -> dict[str, Any]:
+        """What computed: `kernel_impl` and `peak_gpu_memory_bytes` (None on a CPU)."""
+        layers = self.vllm_config.compilation_config.static_forward_context.values()
+        on_gpu = torch.cuda.is_available()
+        return {
+            "kernel_impl": ", ".join(sorted({_kernel_impl(layer) for layer in layers})),
+            "peak_gpu_memory_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
+        }
+
+
+def _kernel_impl(layer: Any) -> str:
+    return str(getattr(layer, "kernel_impl", None) or layer.get_attn_backend().get_name())
+
+
+def _install_v1(runner: Any, max_block_rows: int) -> None:
+    """Wrap one bound method of Model Runner V1 (`vllm.v1.worker.gpu_model_runner`)."""
+    original = runner._get_prompt_logprobs_dict
+    if getattr(original, "is_patheval", False):
+        return
+    scorer = Scorer(runner.model.compute_logits, max_block_rows)
+
+    def scored(
+        hidden_states: torch.Tensor, num_scheduled_tokens: dict[str, int]
+    ) -> dict[str, LogprobsTensors | None]:
+        for request_id in list(runner.num_prompt_logprobs):
+            if scorer.add(request_id, runner.requests[request_id].sampling_params):
+                del runner.num_prompt_logprobs[request_id]
+        scorer.retain(runner.requests)
+        out: dict[str, LogprobsTensors | None] = original(hidden_states, num_scheduled_tokens)
+        spans = [
+            Span(
+                request_id,
+                offset=int(
+                    runner.query_start_loc.np[runner.input_batch.req_id_to_index[request_id]]
+                ),
+                start=runner.requests[request_id].num_computed_tokens,
+                num_tokens=num_tokens,
+                prompt_len=len(runner.requests[request_id].prompt_token_ids),
+            )
+            for request_id, num_tokens in num_scheduled_tokens.items()
+            if request_id in scorer
+        ]
+        own = scorer.score(hidden_states, spans)
+        if own:
+            runner._sync_device()
+        return out | own
+
+    scored.is_patheval = True  # type: ignore[attr-defined]
+    runner._get_prompt_logprobs_dict = scored
+
+
+def _install_v2(runner: Any, max_block_rows: int) -> None:
+    """Wrap the prompt log-probability worker of Model Runner V2 (`vllm.v1.worker.gpu`)."""
+    worker = runner.prompt_logprobs_worker
+    if worker is None or isinstance(worker, _V2Worker):  # None: not the last pipeline stage
+        return
+    scorer = Scorer(runner.model.compute_logits, max_block_rows)
+    runner.prompt_logprobs_worker = _V2Worker(worker, scorer)
+
+
+class _V2Worker:
+    """Takes scored requests out of the original's hands and passes everything else on."""
+
+    def __init__(self, original: Any, scorer: Scorer) -> None:
+        self._original = original
+        self._scorer = scorer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def add_request(
+        self, req_id: str, req_idx: int, sampling_params: SamplingParams, *args: Any, **kwargs: Any
+    ) -> None:
+        if self._scorer.add(req_id, sampling_params):
+            self._original.uses_prompt_logprobs[req_idx] = False
+        else:
+            self._original.add_request(req_id, req_idx, sampling_params, *args, **kwargs)
+
+    def remove_request(self, req_id: str, *args: Any, **kwargs: Any) -> None:
+        self._scorer.remove(req_id)
+        self._original.remove_request(req_id, *args, **kwargs)
+
+    def compute_prompt_logprobs(
+        self,
+        logits_fn: Callable[[torch.Tensor], torch.Tensor],
+        hidden_states: torch.Tensor,
+        input_batch: Any,
+        all_token_ids: torch.Tensor,
+        num_computed_tokens: torch.Tensor,
+        prompt_lens: NDArray[np.int32],
+        *args: Any,
+        **kwargs: Any,
+    ) -> dict[str, LogprobsTensors]:
+        out: dict[str, LogprobsTensors] = self._original.compute_prompt_logprobs(
+            logits_fn,
+            hidden_states,
+            input_batch,
+            all_token_ids,
+            num_computed_tokens,
+            prompt_lens,
+            *args,
+            **kwargs,
+        )
+        spans = []
+        for i, req_id in enumerate(input_batch.req_ids):
+            if req_id not in self._scorer:
+                continue
+            prompt_len = int(prompt_lens[input_batch.idx_mapping_np[i]])
+            start = int(input_batch.num_computed_prefill_tokens_np[i])
+            if start >= prompt_len or prompt_len < int(input_batch.prefill_len_np[i]):
+                # Past its prompt, or resumed behind it: the scores have gone out already.
+                self._scorer.remove(req_id)
+                continue
+            spans.append(
+                Span(
+                    req_id,
+                    offset=int(input_batch.query_start_loc_np[i]),
+                    start=start,
+                    num_tokens=int(input_batch.num_scheduled_tokens[i]),
+                    prompt_len=prompt_len,
+                )
+            )
+        return out | self._scorer.score(hidden_states, spans)

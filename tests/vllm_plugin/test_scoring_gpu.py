@@ -1,0 +1,77 @@
+"""Scored requests where the model is compiled and runs from CUDA graphs; `.ci/gpu` takes both
+model runners.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from patheval.vllm_plugin.scoring import EXTENSION, read_scores, scored_params
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module", params=["path-fox-d64-gqa", "rope-d64"])
+def engine(
+    request: pytest.FixtureRequest, start_engine: Callable[..., Any], checkpoints: Path
+) -> Any:
+    engine = start_engine(
+        checkpoints / request.param,
+        dtype="bfloat16",
+        enforce_eager=False,
+        max_num_batched_tokens=1024,
+        worker_extension_cls=EXTENSION,
+    )
+    engine.llm.collective_rpc("patheval_install_scoring")
+    return engine
+
+
+def test_values_are_those_of_vllm_s_own_prompt_logprobs(
+    engine: Any, make_prompt: Callable[..., list[int]]
+) -> None:
+    for length in (2, 16, 255, 256, 257, 1500):
+        prompt = make_prompt(length, seed=length)
+        (wanted,) = engine.next_logprobs([prompt])
+        params = scored_params(np.arange(length - 1), np.array(prompt[1:]), read_prefix_cache=False)
+        logprobs, _ = read_scores(engine._run([prompt], params)[0], length - 1)
+        torch.testing.assert_close(torch.from_numpy(logprobs), wanted, rtol=0, atol=1e-2)
+
+
+def test_choices_that_share_their_context_equal_each_alone(
+    engine: Any, make_prompt: Callable[..., list[int]]
+) -> None:
+    context = make_prompt(1024, seed=1)
+    choices = [[*context, *make_prompt(6, seed=30 + i)] for i in range(4)]
+
+    def score(prompts: list[list[int]], *, read_prefix_cache: bool) -> np.ndarray:
+        params = [
+            scored_params(
+                np.arange(1024, 1029),
+                np.array(own[1025:]),
+                read_prefix_cache=read_prefix_cache,
+            )
+            for own in prompts
+        ]
+        return np.stack([read_scores(out, 5)[0] for out in engine._run(prompts, params)])
+
+    alone = np.concatenate([score([own], read_prefix_cache=False) for own in choices])
+    engine.llm.reset_prefix_cache()
+    together = score(choices, read_prefix_cache=True)
+    # bf16: another batch rounds otherwise.
+    np.testing.assert_allclose(together, alone, rtol=0, atol=0.1)
+
+
+def test_memory_stays_inside_the_profile(
+    engine: Any, make_prompt: Callable[..., list[int]]
+) -> None:
+    prompt = make_prompt(4000, seed=9)
+    params = scored_params(np.arange(3999), np.array(prompt[1:]), read_prefix_cache=False)
+    engine._run([prompt] * 8, params)
+    facts = engine.llm.collective_rpc("patheval_facts")[0]
+    share = engine.llm.llm_engine.vllm_config.cache_config.gpu_memory_utilization
+    total = torch.cuda.get_device_properties(0).total_memory
+    assert 0 < facts["peak_gpu_memory_bytes"] <= share * total
