@@ -20,6 +20,7 @@ from patheval.bench.scoring import Model, make_checkpoint
 
 ENGINE_SHAPES = {"1x64k": (1, 65000), "16x16k": (16, 16384), "32x2k": (32, 2048)}
 _NUM_STEPS = 128
+_MAX_LENGTH = 66000
 
 
 def bench_engine(
@@ -65,12 +66,16 @@ def _measure(order: dict[str, Any]) -> dict[str, dict[str, float]]:
 
     register()
     is_paged = order["kind"] != "rope"
-    options = {"block_size": order["page_size"]} if is_paged and order["page_size"] else {}
+    options: dict[str, Any] = {}
+    if not is_paged:
+        options["hf_overrides"] = {"max_position_embeddings": _MAX_LENGTH}
+    elif order["page_size"]:
+        options["block_size"] = order["page_size"]
     llm = vllm.LLM(
         order["checkpoint"],
         skip_tokenizer_init=True,
         dtype="bfloat16",
-        max_model_len=66000,
+        max_model_len=_MAX_LENGTH,
         gpu_memory_utilization=0.6,
         enable_prefix_caching=False,
         max_num_batched_tokens=16384,

@@ -231,7 +231,12 @@ def _write_pages(
         segment, column, page, slot = (x[is_open] for x in (segment, column, page, slot))
         chunk_slot = slot - group.closed_after[segment]
         pages.pending_w[page, :, chunk_slot] = block.w[segment, :, column].to(pages.pending_w.dtype)
-        pages.pending_beta[page, :, chunk_slot] = block.beta[segment, :, column, 0]
+        # The stored w is rounded; beta makes up for the change of its length.
+        stored = pages.pending_w[page, :, chunk_slot].to(block.w.dtype).square().sum(-1)
+        exact = block.w[segment, :, column].square().sum(-1)
+        pages.pending_beta[page, :, chunk_slot] = (
+            block.beta[segment, :, column, 0] * exact / torch.where(stored > 0, stored, 1.0)
+        )
 
 
 def _carry(block: _Block, pages: Pages) -> None:

@@ -17,6 +17,10 @@ from vllm.model_executor.layers.linear import (
     ReplicatedLinear,
     RowParallelLinear,
 )
+from vllm.model_executor.layers.vocab_parallel_embedding import (
+    UnquantizedEmbeddingMethod,
+    VocabParallelEmbedding,
+)
 from vllm.model_executor.models.llama import LlamaAttention, LlamaDecoderLayer, LlamaForCausalLM
 from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper
 
@@ -204,6 +208,22 @@ class RopeAttention(LlamaAttention):
         return self.o_proj(self.attn(q, k, v))[0]
 
 
+class ExactLogits(UnquantizedEmbeddingMethod):
+    """Logits of 16-bit weights that are not rounded to 16 bits.
+
+    In bf16 a logit of 10 is rounded by up to 0.03, more than all of the model before it.
+    """
+
+    def apply(
+        self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """[rows, hidden_size] -> [rows, vocabulary], fp32 on a GPU."""
+        if not x.is_cuda or x.dtype == torch.float32:
+            return super().apply(layer, x, bias)
+        logits = torch.mm(x, layer.get_parameter("weight").t(), out_dtype=torch.float32)
+        return logits if bias is None else logits + bias
+
+
 class DecoderLayer(LlamaDecoderLayer):
     """vLLM's Llama block around the attention of the checkpoint's kind."""
 
@@ -220,6 +240,8 @@ class PathEvalForCausalLM(LlamaForCausalLM):
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         """Build vLLM's Llama with our blocks."""
         super().__init__(vllm_config=vllm_config, prefix=prefix, layer_type=DecoderLayer)
+        if isinstance(self.lm_head, VocabParallelEmbedding):  # not on every pipeline rank
+            self.lm_head.quant_method = ExactLogits()
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Load fla's tensors, each exactly once.

@@ -1,7 +1,8 @@
-"""Making the zoo: ``python -m patheval.zoo prepare``, then ``train``, then ``collect``."""
+"""Making the zoo: ``python -m patheval.zoo prepare``, ``train`` and ``collect``; or ``states``."""
 
 import argparse
 import json
+import os
 import time
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from tokenizers import Tokenizer
 from patheval.zoo import CHECKPOINTS, mixture, recipes, shipping, train
 from patheval.zoo import tokenizer as zoo_tokenizer
 from patheval.zoo.documents.corpus import load_installed
+from patheval.zoo.state_tracking import family
+from patheval.zoo.state_tracking import recipes as state_recipes
 from patheval.zoo.tokenizer import TOKENIZER_NAME
 
 _TOKENIZER_TEXTS = 12_000
@@ -59,6 +62,18 @@ def _collect(options: argparse.Namespace) -> None:
     shipping.collect(options.out, options.data, options.checkpoints)
 
 
+def _states(options: argparse.Namespace) -> None:
+    """Trains and tests the state-tracking family."""
+    family.make(
+        options.out,
+        options.tasks,
+        options.attentions,
+        seconds=options.seconds,
+        limit=options.limit,
+        num_processes=options.processes,
+    )
+
+
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m patheval.zoo", description=__doc__)
     commands = parser.add_subparsers(required=True)
@@ -78,11 +93,25 @@ def _parse() -> argparse.Namespace:
     collect.add_argument("--checkpoints", type=Path, default=CHECKPOINTS)
     collect.set_defaults(run=_collect)
 
+    states = commands.add_parser("states", help=_states.__doc__)
+    tasks, attentions = list(state_recipes.LAYER_COUNTS), list(state_recipes.ATTENTIONS)
+    states.add_argument("--tasks", nargs="+", choices=tasks, default=tasks)
+    states.add_argument("--attentions", nargs="+", choices=attentions, default=attentions)
+    states.add_argument(
+        "--seconds",
+        type=float,
+        default=float("inf"),
+        help="training time of the models of one task with one number of layers",
+    )
+    states.add_argument("--limit", type=int, help="first sequences of each test to take")
+    states.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    states.set_defaults(run=_states)
+
     for command in (prepare, training, collect):
         command.add_argument("--data", type=Path, required=True, help="tokenizer and shards")
     for command in (prepare, training):
         command.add_argument("--stage", type=int, choices=(1, 2), required=True)
-    for command in (training, collect):
+    for command in (training, collect, states):
         command.add_argument("--out", type=Path, required=True, help="the runs")
     return parser.parse_args()
 

@@ -64,5 +64,7 @@ def paged_attention(
         prefill.attend(out)
     if has_decode:
         programs = len(batch.seq_lens) * pages.keys.shape[1]
-        num_parts = min(128, max(1, 4 * facts.num_processors // programs))
+        # As many as run at once; fewer parts make fewer steps of the query inside a group.
+        resident = 4 if q.shape[-1] <= 64 else 2
+        num_parts = min(128, max(1, resident * facts.num_processors // programs))
         decode.attend(step, out, num_parts=num_parts, skip_pages=skip_pages, visits=visits)

@@ -55,6 +55,18 @@ def wy_matrix(w, beta, SIZE: tl.constexpr, EXACT: tl.constexpr):
 
 
 @triton.jit
+def rounded_w(w, beta, dtype):
+    """Round w [SIZE, D] to `dtype`, and make H multiply w by 1 - beta |w|^2 as before.
+
+    Rounding makes w longer or shorter; with beta near 2 that would grow from token to token.
+    """
+    unit = w.to(dtype)
+    wide = unit.to(tl.float32)
+    length = tl.sum(wide * wide, 1)
+    return unit, beta * tl.sum(w * w, 1) / tl.where(length > 0.0, length, 1.0)
+
+
+@triton.jit
 def key_mixing(m, w, k, SIZE: tl.constexpr, PRECISION: tl.constexpr):
     """X = M strict_lower(W K^T), fp32 [SIZE, SIZE]; `w` and `k` [SIZE, D], fp32."""
     row = tl.arange(0, SIZE)

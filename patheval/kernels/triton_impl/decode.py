@@ -28,6 +28,7 @@ from patheval.kernels.triton_impl.common import (
     absorb,
     key_mixing,
     normalised,
+    rounded_w,
     strides,
     wy_matrix,
 )
@@ -90,13 +91,14 @@ def _append(
             tl.store(page_keys + slot * HEAD_DIM + column, key)
     if HAS_TRANSPORT:
         new_w = tl.load(w + row * w_stride + head * HEAD_DIM + column)
-        new_w = new_w.to(pending_w.dtype.element_ty)
-        new_beta = tl.load(beta + row * beta_stride + head)
+        new_beta = tl.load(beta + row * beta_stride + head + tl.arange(0, 1))
+        new_w, new_beta = rounded_w(new_w[None, :], new_beta, pending_w.dtype.element_ty)
         pending = head * CHUNK_SIZE
         if is_last & (closes == 0):
             at = pending + slot % CHUNK_SIZE
-            tl.store(pending_w + page * pending_w_stride + at * HEAD_DIM + column, new_w)
-            tl.store(pending_beta + page * pending_beta_stride + at, new_beta)
+            at_w = pending_w + page * pending_w_stride + at * HEAD_DIM + column
+            tl.store(at_w[None, :], new_w)
+            tl.store(pending_beta + page * pending_beta_stride + at + tl.arange(0, 1), new_beta)
         if closes & (is_last | (block * BLOCK_K <= slot)):
             is_pending = lane < CHUNK_SIZE - 1
             unit = tl.load(
@@ -104,7 +106,7 @@ def _append(
                 + column[None, :],
                 mask=is_pending[:, None], other=0.0,
             )  # fmt: skip
-            unit = tl.where(is_pending[:, None], unit, new_w[None, :])
+            unit = tl.where(is_pending[:, None], unit, new_w)
             wide = unit.to(tl.float32)
             chunk_beta = tl.load(
                 pending_beta + page * pending_beta_stride + pending + lane,

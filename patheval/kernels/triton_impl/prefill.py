@@ -29,6 +29,7 @@ from patheval.kernels.triton_impl.common import (
     absorb_scaled,
     key_mixing,
     normalised,
+    rounded_w,
     strides,
     wy_matrix,
 )
@@ -94,7 +95,8 @@ def _invert_chunks(
         mask=is_new[:, None], other=0.0,
     )  # fmt: skip
     new_beta = tl.load(beta + row * beta_stride + head, mask=is_new, other=0.0)
-    unit = tl.where(is_pending[:, None], stored_w, new_w.to(stored_w.dtype))
+    new_w, new_beta = rounded_w(new_w, new_beta, stored_w.dtype)
+    unit = tl.where(is_pending[:, None], stored_w, new_w)
     at = (segment * NUM_KV_HEADS + head) * PAGE_SIZE + slot
     tl.store(chunk_w + at[:, None] * HEAD_DIM + column[None, :], unit)
     m = wy_matrix(unit, tl.where(is_pending, stored_beta, new_beta), CHUNK_SIZE, EXACT)
@@ -266,16 +268,17 @@ def _write_pages(
     there = (slots + slot)[:, None] * HEAD_DIM + column[None, :]
     key = tl.load(raw_keys + there, mask=is_new[:, None], other=0.0)
     tl.store(page_keys + slot[:, None] * HEAD_DIM + column[None, :], key, mask=is_new[:, None])
-    unit = tl.load(
+    new_w = tl.load(
         w + row[:, None] * w_stride + head * HEAD_DIM + column[None, :],
         mask=is_new[:, None], other=0.0,
     )  # fmt: skip
+    new_beta = tl.load(beta + row * beta_stride + head, mask=is_new, other=0.0)
+    unit, new_beta = rounded_w(new_w, new_beta, pending_w.dtype.element_ty)
     pending = head * CHUNK_SIZE + lane
     tl.store(
         pending_w + page * pending_w_stride + pending[:, None] * HEAD_DIM + column[None, :],
-        unit.to(pending_w.dtype.element_ty), mask=is_new[:, None],
+        unit, mask=is_new[:, None],
     )  # fmt: skip
-    new_beta = tl.load(beta + row * beta_stride + head, mask=is_new, other=0.0)
     tl.store(pending_beta + page * pending_beta_stride + pending, new_beta, mask=is_new)
 
 

@@ -1,0 +1,51 @@
+"""The whole family: every task with every kind of attention, with as many layers as it takes."""
+
+import math
+import multiprocessing
+from collections.abc import Sequence
+from pathlib import Path
+
+from patheval.checkpoint.config import AttentionKind
+from patheval.zoo.state_tracking import recipes, training
+
+
+def make(
+    runs: Path,
+    tasks: Sequence[str],
+    attentions: Sequence[AttentionKind],
+    *,
+    seconds: float = math.inf,
+    limit: int | None = None,
+    num_processes: int = 1,
+) -> None:
+    """Trains and tests; whatever is finished stays in the folder of the runs.
+
+    An attention kind gets no more layers once each of its seeds has reached `REQUIRED_ACCURACY` on
+    every test of the task.
+
+    Args:
+        runs: Folder for one checkpoint of each model, and for `errors.jsonl`.
+        tasks: Keys of `recipes.LAYER_COUNTS`.
+        attentions: Kinds of attention.
+        seconds: Training time of the models of one task with one number of layers.
+        limit: First sequences of each test to take; None for all.
+        num_processes: Processes that make data.
+    """
+    runs.mkdir(parents=True, exist_ok=True)
+    # Forked before torch starts threads or a GPU; the processes run no torch.
+    with multiprocessing.get_context("fork").Pool(num_processes) as pool:
+        for task in tasks:
+            remaining = list(attentions)
+            for num_layers in recipes.LAYER_COUNTS[task]:
+                if not remaining:
+                    break
+                group = recipes.find(task, remaining, num_layers)
+                trainers = training.train_group(group, runs, seconds=seconds, pool=pool)
+                entries = training.test_group(trainers, runs, limit=limit, pool=pool)
+                for entry in entries:
+                    print(f"{entry['model']:28} {entry['task']:18} error {entry['error']:.6f}")  # noqa: T201
+                for recipe in group:
+                    prefix = f"{recipe.name}-seed"
+                    errors = [own["error"] for own in entries if own["model"].startswith(prefix)]
+                    if max(errors) <= 1 - recipes.REQUIRED_ACCURACY:
+                        remaining.remove(recipe.attention)
