@@ -38,13 +38,14 @@ def bench_engine(
         order = {"names": list(names), "kind": kind, "page_size": page_size}
         with tempfile.TemporaryDirectory() as folder:
             order["checkpoint"] = str(make_checkpoint(Path(folder) / kind, kind, Model()))
-            process = subprocess.run(
-                [sys.executable, "-m", "patheval.bench.engine", json.dumps(order)],
-                stdout=subprocess.PIPE,
-                text=True,
+            # Its standard output also has what the engine's processes print.
+            answer = Path(folder) / "times.json"
+            subprocess.run(
+                [sys.executable, "-m", "patheval.bench.engine", json.dumps(order), str(answer)],
                 check=True,
             )
-        for name, found in json.loads(process.stdout.splitlines()[-1]).items():
+            measured = json.loads(answer.read_text())
+        for name, found in measured.items():
             times[kind, name] = found
             base = times.get(("rope", name))
             yield {
@@ -106,5 +107,4 @@ def _measure(order: dict[str, Any]) -> dict[str, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    result = _measure(json.loads(sys.argv[1]))
-    print(json.dumps(result))  # noqa: T201 - read by `bench_engine`
+    Path(sys.argv[2]).write_text(json.dumps(_measure(json.loads(sys.argv[1]))))

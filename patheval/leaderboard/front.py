@@ -206,7 +206,7 @@ def _performance_parts(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _shape(shape: Mapping[str, object]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in shape.items())
+    return ", ".join(f"{key} {value}" for key, value in shape.items() if value is not None)
 
 
 def _measured_with(row: Mapping[str, Any]) -> str:

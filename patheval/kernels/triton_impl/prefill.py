@@ -52,6 +52,29 @@ def _segment(
     return request, page_idx, start, end, row + begin - (seq_len - query_len)
 
 
+@triton.jit
+def _chunk(
+    index, segment_request, segment_page, query_start_loc, seq_lens,
+    block_table, block_table_stride,
+    PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr,
+):  # fmt: skip
+    """A chunk of a segment: whether it has tokens whose w the page's keys lack; page; slots."""
+    chunks: tl.constexpr = PAGE_SIZE // CHUNK_SIZE
+    segment = (index // chunks).to(tl.int64)
+    first = index % chunks * CHUNK_SIZE
+    request, page_idx, start, end, row0 = _segment(
+        segment, segment_request, segment_page, query_start_loc, seq_lens, PAGE_SIZE
+    )
+    closed_before = start // CHUNK_SIZE * CHUNK_SIZE
+    is_live = (request >= 0) & (first >= closed_before) & (first < end)
+    table = block_table + tl.maximum(request, 0).to(tl.int64) * block_table_stride
+    page = tl.load(table + page_idx, mask=is_live, other=0).to(tl.int64)
+    slot = first + tl.arange(0, CHUNK_SIZE)
+    is_new = (slot >= start) & (slot < end)
+    is_pending = (slot >= closed_before) & (slot < start)
+    return is_live, segment, page, slot, is_new, is_pending, (row0 + slot).to(tl.int64)
+
+
 @triton.jit(do_not_specialize=["block_table_stride"])
 def _invert_chunks(
     w, beta, w_stride, beta_stride,
@@ -63,25 +86,15 @@ def _invert_chunks(
     HEAD_DIM: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Grid [segments * chunks of a page, num_kv_heads]: W and M of each chunk, by one warp."""
-    chunks: tl.constexpr = PAGE_SIZE // CHUNK_SIZE
-    segment = (tl.program_id(0) // chunks).to(tl.int64)
-    chunk = tl.program_id(0) % chunks
     head = tl.program_id(1)
-    request, page_idx, start, end, row0 = _segment(
-        segment, segment_request, segment_page, query_start_loc, seq_lens, PAGE_SIZE
-    )
-    if request < 0:
+    is_live, segment, page, slot, is_new, is_pending, row = _chunk(
+        tl.program_id(0), segment_request, segment_page, query_start_loc, seq_lens,
+        block_table, block_table_stride, PAGE_SIZE, CHUNK_SIZE,
+    )  # fmt: skip
+    if is_live == 0:
         return
-    closed_before = start // CHUNK_SIZE * CHUNK_SIZE
-    if (chunk * CHUNK_SIZE < closed_before) | (chunk * CHUNK_SIZE >= end):
-        return
-    page = tl.load(block_table + request.to(tl.int64) * block_table_stride + page_idx).to(tl.int64)
     column = tl.arange(0, HEAD_DIM)
     lane = tl.arange(0, CHUNK_SIZE)
-    slot = chunk * CHUNK_SIZE + lane
-    is_new = (slot >= start) & (slot < end)
-    is_pending = (slot >= closed_before) & (slot < start)
-    row = (row0 + slot).to(tl.int64)
     pending = head * CHUNK_SIZE + lane
     stored_w = tl.load(
         pending_w + page * pending_w_stride + pending[:, None] * HEAD_DIM + column[None, :],
@@ -114,31 +127,21 @@ def _prepare_chunks(
     HEAD_DIM: tl.constexpr, HAS_TRANSPORT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid [segments * chunks of a page, num_kv_heads]: keys, values, U and X of each chunk."""
-    chunks: tl.constexpr = PAGE_SIZE // CHUNK_SIZE
-    segment = (tl.program_id(0) // chunks).to(tl.int64)
-    chunk = tl.program_id(0) % chunks
     head = tl.program_id(1)
-    request, page_idx, start, end, row0 = _segment(
-        segment, segment_request, segment_page, query_start_loc, seq_lens, PAGE_SIZE
-    )
-    if request < 0:
+    is_live, segment, page, slot, is_new, is_pending, row = _chunk(
+        tl.program_id(0), segment_request, segment_page, query_start_loc, seq_lens,
+        block_table, block_table_stride, PAGE_SIZE, CHUNK_SIZE,
+    )  # fmt: skip
+    if is_live == 0:
         return
-    closed_before = start // CHUNK_SIZE * CHUNK_SIZE
-    if (chunk * CHUNK_SIZE < closed_before) | (chunk * CHUNK_SIZE >= end):
-        return
-    page = tl.load(block_table + request.to(tl.int64) * block_table_stride + page_idx).to(tl.int64)
     column = tl.arange(0, HEAD_DIM)
     lane = tl.arange(0, CHUNK_SIZE)
-    slot = chunk * CHUNK_SIZE + lane
-    is_new = (slot >= start) & (slot < end)
-    row = (row0 + slot).to(tl.int64)
     in_page = (head * PAGE_SIZE + slot)[:, None] * HEAD_DIM + column[None, :]
     in_row = head * HEAD_DIM + column[None, :]
     value = tl.load(v + row[:, None] * v_stride + in_row, mask=is_new[:, None], other=0.0)
     tl.store(values + page * values_stride + in_page, value, mask=is_new[:, None])
     key = tl.load(k + row[:, None] * k_stride + in_row, mask=is_new[:, None], other=0.0)
     if HAS_TRANSPORT:
-        is_pending = (slot >= closed_before) & (slot < start)
         stored = tl.load(keys + page * keys_stride + in_page, mask=is_pending[:, None], other=0.0)
         key = tl.where(is_pending[:, None], stored, key)
         at = (segment * NUM_KV_HEADS + head) * PAGE_SIZE + slot
