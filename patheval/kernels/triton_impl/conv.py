@@ -50,7 +50,8 @@ def _update_tails(
         end = tl.minimum((page_idx + 1) * PAGE_SIZE, seq_len)
         for lag in tl.static_range(1, TAIL + 1):
             position = end - lag
-            is_new = live & (position >= tl.maximum(context, page_idx * PAGE_SIZE))
+            first = tl.maximum(context, page_idx * PAGE_SIZE)
+            is_new = live & (position + 0 * channel >= first)
             some = (row + position - context).to(tl.int64)
             value = tl.load(x + some * x_stride + channel, mask=is_new, other=0.0)
             at = conv_tail + page * conv_tail_stride + position % TAIL * WIDTH + channel

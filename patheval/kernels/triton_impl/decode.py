@@ -80,7 +80,7 @@ def _append(
             query_head = head * GROUP_SIZE + member
             live = member < GROUP_SIZE
             at = gates + page * gates_stride + query_head * PAGE_SIZE + slot
-            earlier = tl.load(at - 1, mask=live & (slot > 0), other=0.0)
+            earlier = tl.load(at - 1, mask=live & (slot + 0 * member > 0), other=0.0)
             gate = tl.load(log_fgate + row * log_fgate_stride + query_head, mask=live, other=0.0)
             tl.store(at, earlier + gate, mask=live)
             wide = key.to(tl.float32)
@@ -312,11 +312,12 @@ def _walk(
         second = tl.load(at_end + tl.maximum(group - 2, 0) * PAGES_PER_GROUP).to(tl.int64)
         third = tl.load(at_end + tl.maximum(group - 3, 0) * PAGES_PER_GROUP).to(tl.int64)
         count = group - first_page // PAGES_PER_GROUP
+        counts = count + 0 * column[None, :]
         products = group_product + square
-        factor = tl.load(products + first * group_product_stride, mask=count > 0, other=0.0)
-        following = tl.load(products + second * group_product_stride, mask=count > 1, other=0.0)
+        factor = tl.load(products + first * group_product_stride, mask=counts > 0, other=0.0)
+        following = tl.load(products + second * group_product_stride, mask=counts > 1, other=0.0)
         for i in range(0, count):
-            after = tl.load(products + third * group_product_stride, mask=i + 2 < count, other=0.0)
+            after = tl.load(products + third * group_product_stride, mask=i + 2 < counts, other=0.0)
             third = tl.load(at_end + tl.maximum(group - 4 - i, 0) * PAGES_PER_GROUP).to(tl.int64)
             tl.store(
                 at_group + (group - 1 - i) * HEAD_DIM, moved * row_scale[:, None],
