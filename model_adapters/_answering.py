@@ -132,35 +132,48 @@ class Answering(ABC):
             key: Scores(*row)
             for key, row in (store.scores(list(distinct)) if store else {}).items()
         }
-        missing = [key for key in distinct if key not in known]
-        plan = ScoringPlan([distinct[key] for key in missing])
         record = self._begin(phase, keys, known)
-        work = [sum(map(len, distinct[key])) for key in missing]
+        # Known pairs are planned too: then a prompt scores the same rows, to the last bit, whether
+        # or not an earlier run has answered some of them.
+        names = list(distinct)
+        plan = ScoringPlan(list(distinct.values()))
+        work = {
+            pair: sum(map(len, distinct[name]))
+            for pair, name in enumerate(names)
+            if name not in known
+        }
+        numbers = plan.jobs_of(work)
+        jobs = [plan.jobs[number] for number in numbers]
         with ExitStack() as stack:
             progress = stack.enter_context(
-                PhaseProgress(phase, work, num_done=len(known), disable=disable_progress)
+                PhaseProgress(
+                    phase, list(work.values()), num_done=len(known), disable=disable_progress
+                )
             )
-            order = schedule(plan.jobs)
-            stream = stack.enter_context(closing(self._run(plan.jobs, order.units)))
+            order = schedule(jobs)
+            stream = stack.enter_context(closing(self._run(jobs, order.units)))
             for answers in stream:
-                finished = [
-                    pair
-                    for job, scores in answers
-                    if isinstance(scores, Scores)
-                    for pair in plan.finish(job, scores)
-                ]
+                finished = {
+                    pair: scores
+                    for job, answer in answers
+                    if isinstance(answer, Scores)
+                    for pair, scores in plan.finish(numbers[job], answer)
+                    if pair in work
+                }
                 fresh = {
-                    pair: scores for pair, scores in finished if not np.isnan(scores.logprobs).any()
+                    pair: scores
+                    for pair, scores in finished.items()
+                    if not np.isnan(scores.logprobs).any()
                 }
                 if store:
                     store.add_scores(
-                        (missing[pair], (scores.logprobs, scores.is_greedy))
+                        (names[pair], (scores.logprobs, scores.is_greedy))
                         for pair, scores in fresh.items()
                     )
-                for pair, _ in finished:
+                for pair in finished:
                     if pair not in fresh:
-                        raise self._not_a_number(len(distinct[missing[pair]][0]))
-                known |= {missing[pair]: scores for pair, scores in fresh.items()}
+                        raise self._not_a_number(len(distinct[names[pair]][0]))
+                known |= {names[pair]: scores for pair, scores in fresh.items()}
                 num_tokens = _num_read(order, answers)
                 record.prompt_tokens += num_tokens
                 progress.advance([work[pair] for pair in fresh], num_tokens)

@@ -12,7 +12,7 @@ d - 1 of any prompt that begins with that prefix. So
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +49,10 @@ class ScoringPlan:
             for piece in pieces:
                 self._users[piece.job].add(pair)
         self._num_open = [len({piece.job for piece in pieces}) for pieces in self._pieces]
+
+    def jobs_of(self, pairs: Iterable[int]) -> list[int]:
+        """The numbers of the prompts that score `pairs`, in ascending order."""
+        return sorted({piece.job for pair in pairs for piece in self._pieces[pair]})
 
     def finish(self, job: int, answer: Scores) -> Iterator[tuple[int, Scores]]:
         """Takes a prompt's answer.

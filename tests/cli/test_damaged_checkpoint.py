@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from byte_tokenizer import byte_tokenizer
 
 CHECKPOINT = Path(__file__).parents[1] / "checkpoints" / "path-d64"
 TASK = ["--tasks", "path_phonebook_256", "--limit", "1"]
@@ -17,6 +18,7 @@ TASK = ["--tasks", "path_phonebook_256", "--limit", "1"]
 def truncated(tmp_path: Path) -> Path:
     folder = tmp_path / "truncated"
     shutil.copytree(CHECKPOINT, folder)
+    byte_tokenizer().save_pretrained(folder)
     weights = folder / "model.safetensors"
     os.truncate(weights, weights.stat().st_size - 1000)
     return folder
