@@ -34,7 +34,7 @@ wheel: $(INSTALLED)  ## Build the wheel into dist/
 	$(BIN)/pip wheel --no-deps --wheel-dir dist .
 
 clean:  ## Remove all that make made
-	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build dist demo-results *.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
