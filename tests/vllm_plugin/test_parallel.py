@@ -16,7 +16,7 @@ from patheval.checkpoint.reader import open_checkpoint
 from patheval.reference_model import ReferenceModel
 
 RUN = """
-import json, sys
+import json, os, sys
 from vllm import LLM, SamplingParams
 
 if __name__ == "__main__":
@@ -31,7 +31,10 @@ if __name__ == "__main__":
     print(json.dumps([
         [row[token].logprob for row, token in zip(out.prompt_logprobs[1:], prompt[1:])]
         for out, prompt in zip(outputs, prompts)
-    ]))
+    ]), flush=True)
+    llm.llm_engine.engine_core.shutdown()
+    # A thread of vLLM's may outlive the interpreter's exit handlers, which then abort the process.
+    os._exit(0)
 """
 
 # Two kv heads are split, one is replicated.
