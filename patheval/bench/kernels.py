@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,12 +40,12 @@ def bench_prefill(
         error = check(shape, page_size)
         step = prefill_step(shape, page_size)
         out = torch.empty_like(step.tokens.q)
-        ours = median_ms(lambda step=step, out=out: step.run(out=out))  # type: ignore[misc]
+        ours = median_ms(partial(step.run, out=out))
         facts = {"relative_error": error, "page_size": page_size}
         if shape.mean_log_fgate is not None:
             facts["share_skipped"] = step.share_skipped()
         del step, out
-        times = _rival_times(rivals, lambda rival, s=shape: prefill_rival(rival, s), median_ms)  # type: ignore[misc]
+        times = _rival_times(rivals, partial(prefill_rival, shape=shape), median_ms)
         yield from _rows("prefill", name, shape, ours, times, facts)
 
 
@@ -62,7 +63,7 @@ def bench_decode(
             prefilled = decode_step(shape, prefilled)
             prefilled.run()
         step, out = prefilled, torch.empty_like(prefilled.tokens.q)
-        ours = graph_median_ms(lambda step=step, out=out: step.run(out=out))  # type: ignore[misc]
+        ours = graph_median_ms(partial(step.run, out=out))
         facts = {"relative_error": error, "page_size": page_size}
         if shape.mean_log_fgate is not None:
             facts["share_skipped"] = step.share_skipped()
@@ -71,7 +72,7 @@ def bench_decode(
         for rival_page_size in (16, 256):
             found = _rival_times(
                 rivals,
-                lambda rival, s=shape, p=rival_page_size: decode_rival(rival, s, p),  # type: ignore[misc]
+                partial(decode_rival, shape=shape, page_size=rival_page_size),
                 graph_median_ms,
             )
             times |= {rival: min(ms, times.get(rival, ms)) for rival, ms in found.items()}

@@ -70,13 +70,18 @@ def attention_options(vllm_config: VllmConfig) -> AttentionOptions:
     """Read the options of an engine.
 
     Raises:
-        UnsupportedError: An unknown option, or an implementation that cannot run here.
+        UnsupportedError: An unknown option or value, or an implementation that cannot run here.
     """
     from vllm.platforms import current_platform
 
     found = (vllm_config.additional_config or {}).get("patheval", {})
     default: Impl = "triton" if current_platform.is_cuda() else "reference"
-    options: dict[str, Any] = {"impl": default} | dict(found)
+    if not isinstance(found, dict):
+        raise UnsupportedError(
+            f"additional_config has {found!r} under 'patheval'; pass a mapping such as "
+            '{"impl": "reference"}'
+        )
+    options: dict[str, Any] = {"impl": default} | found
     if unknown := options.keys() - {field.name for field in fields(AttentionOptions)}:
         raise UnsupportedError(
             f"additional_config names the unknown patheval option {min(unknown)!r}; the options "
@@ -86,6 +91,10 @@ def attention_options(vllm_config: VllmConfig) -> AttentionOptions:
         raise UnsupportedError(
             f"the attention implementation {options['impl']!r} cannot run here; use one of "
             f"{', '.join(available_impls())}"
+        )
+    if not isinstance(options.get("skip_pages", True), bool):
+        raise UnsupportedError(
+            f"the patheval option skip_pages is {options['skip_pages']!r}; pass true or false"
         )
     return AttentionOptions(**options)
 

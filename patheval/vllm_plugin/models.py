@@ -211,7 +211,7 @@ class RopeAttention(LlamaAttention):
 class ExactLogits(UnquantizedEmbeddingMethod):
     """Logits of 16-bit weights that are not rounded to 16 bits.
 
-    In bf16 a logit of 10 is rounded by up to 0.03, more than all of the model before it.
+    In bf16 a logit between 8 and 16 is rounded by up to 0.03.
     """
 
     def apply(

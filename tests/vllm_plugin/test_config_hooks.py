@@ -8,6 +8,7 @@ from random_checkpoint import save_random_checkpoint
 
 from patheval.errors import PrerequisiteError, UnsupportedError
 from patheval.vllm_plugin import MODELS, register
+from patheval.vllm_plugin.config_hooks import ATTENTION_OP, AttentionOptions, attention_options
 from patheval.vllm_plugin.versions import check_vllm_version
 
 
@@ -20,10 +21,11 @@ def engine_config(folder: Path, **arguments: Any) -> Any:
     return EngineArgs(**(defaults | arguments)).create_engine_config()
 
 
-def test_paged_attention_gets_its_page_size_and_no_compilation(checkpoints: Path) -> None:
+def test_the_reference_gets_its_page_size_and_no_compilation(checkpoints: Path) -> None:
     from vllm.config import CompilationMode, CUDAGraphMode
 
-    config = engine_config(checkpoints / "path-d64")
+    options = {"patheval": {"impl": "reference"}}
+    config = engine_config(checkpoints / "path-d64", additional_config=options)
     assert config.cache_config.block_size == 256
     assert config.cache_config.enable_prefix_caching
     assert config.compilation_config.mode == CompilationMode.NONE
@@ -72,6 +74,41 @@ def test_what_cannot_be_honoured_is_refused_by_name(
 ) -> None:
     with pytest.raises(UnsupportedError, match=setting):
         engine_config(checkpoints / name, **arguments)
+
+
+def test_triton_kernels_leave_compilation_on_and_split_it_at_the_attention(
+    checkpoints: Path,
+) -> None:
+    from vllm.config import CompilationMode
+
+    options = {"patheval": {"impl": "triton", "skip_pages": False}}
+    config = engine_config(checkpoints / "path-d64", additional_config=options)
+    assert ATTENTION_OP in config.compilation_config.splitting_ops
+    assert attention_options(config) == AttentionOptions("triton", skip_pages=False)
+    if config.device_config.device_type == "cuda":
+        assert config.compilation_config.mode == CompilationMode.VLLM_COMPILE
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"imp": "triton"}, "unknown patheval option 'imp'"),
+        ({"impl": "cuda"}, "'cuda' cannot run here"),
+        ({"skip_pages": "no"}, "skip_pages is 'no'"),
+        ("triton", "has 'triton' under 'patheval'"),
+    ],
+)
+def test_wrong_options_of_the_attention_are_refused(
+    options: object, message: str, checkpoints: Path
+) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        engine_config(checkpoints / "path-d64", additional_config={"patheval": options})
+
+
+def test_page_sizes_that_the_triton_kernels_lack_are_refused(checkpoints: Path) -> None:
+    options = {"patheval": {"impl": "triton"}}
+    with pytest.raises(UnsupportedError, match="block_size=96"):
+        engine_config(checkpoints / "fox-d64", block_size=96, additional_config=options)
 
 
 def test_rope_checkpoints_keep_vllms_own_settings(checkpoints: Path) -> None:
