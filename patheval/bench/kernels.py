@@ -21,6 +21,16 @@ PREFILL_SHAPES = {
     "2x16k-32x64": Shape(2, 16384, 32, 64),
     "1x64k-16x64-path-fox": Shape(1, 65536, 16, 64, "path-fox", -0.02),
     "1x64k-16x64-fox": Shape(1, 65536, 16, 64, "fox", -0.02),
+    # 65,536 tokens in shorter and shorter sequences, for the plot of time against length.
+    "2x32k-16x64": Shape(2, 32768, 16, 64),
+    "4x16k-16x64": Shape(4, 16384, 16, 64),
+    "8x8k-16x64": Shape(8, 8192, 16, 64),
+    "16x4k-16x64": Shape(16, 4096, 16, 64),
+    "32x2k-16x64": Shape(32, 2048, 16, 64),
+    "4x16k-16x64-path-fox": Shape(4, 16384, 16, 64, "path-fox", -0.02),
+    "16x4k-16x64-path-fox": Shape(16, 4096, 16, 64, "path-fox", -0.02),
+    "4x16k-16x64-fox": Shape(4, 16384, 16, 64, "fox", -0.02),
+    "16x4k-16x64-fox": Shape(16, 4096, 16, 64, "fox", -0.02),
 }
 DECODE_SHAPES = {
     "1x64k-16x64": Shape(1, 65536, 16, 64),

@@ -57,14 +57,15 @@ def paged_attention(
     has_decode = batch.max_query_len == 1 or len(batch.seq_lens) > 1
     if prefill is not None:
         prefill.write()
-    if has_decode:
-        decode.append(step)
+    progress = decode.append(step) if has_decode else None
     if prefill is not None:
         prefill.write_group_products()
         prefill.attend(out)
-    if has_decode:
+    if progress is not None:
         programs = len(batch.seq_lens) * pages.keys.shape[1]
         # As many as run at once; fewer parts make fewer steps of the query inside a group.
         resident = 4 if q.shape[-1] <= 64 else 2
         num_parts = min(128, max(1, resident * facts.num_processors // programs))
-        decode.attend(step, out, num_parts=num_parts, skip_pages=skip_pages, visits=visits)
+        decode.attend(
+            step, progress, out, num_parts=num_parts, skip_pages=skip_pages, visits=visits
+        )

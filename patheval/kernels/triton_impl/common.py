@@ -96,14 +96,31 @@ def absorb_scaled(dot, scale, values, maximum, total, weighted):
 
 
 @triton.jit
-def absorb(logits, values, maximum, total, weighted):
-    """One step of the online softmax: logits [rows, keys] in powers of two, values [keys, D]."""
+def wide_dot(x, y, added):
+    """`added` + x @ y for an fp32 `x` that is split in two numbers of y's dtype, not rounded."""
+    high = x.to(y.dtype)
+    added = tl.dot(high, y, added, input_precision="ieee")
+    if y.dtype != tl.float32:
+        low = (x - high.to(tl.float32)).to(y.dtype)
+        added = tl.dot(low, y, added, input_precision="ieee")
+    return added
+
+
+@triton.jit
+def absorb(logits, values, maximum, total, weighted, WIDE: tl.constexpr):
+    """One step of the online softmax: logits [rows, keys] in powers of two, values [keys, D].
+
+    With WIDE the weights are not rounded to the dtype of the values.
+    """
     new_maximum = tl.maximum(maximum, tl.max(logits, 1))
     weights = tl.exp2(logits - new_maximum[:, None])
     shrink = tl.exp2(maximum - new_maximum)
     total = total * shrink + tl.sum(weights, 1)
     weighted = weighted * shrink[:, None]
-    weighted = tl.dot(weights.to(values.dtype), values, weighted, input_precision="ieee")
+    if WIDE:
+        weighted = wide_dot(weights, values, weighted)
+    else:
+        weighted = tl.dot(weights.to(values.dtype), values, weighted, input_precision="ieee")
     return new_maximum, total, weighted
 
 

@@ -1,10 +1,11 @@
 """Decode: requests with exactly one new token, for any number of tokens before it.
 
 No launch depends on a length that only the device knows, so that the launches can be captured in
-a CUDA graph. `_append` stores the token and, where it ends a chunk, carries the page's keys;
-`_walk` takes the query through the open chunk and from there, by one product a group of pages, to
-the end of each group; `_attend` reads the pages in parallel parts, each moving its own copy of the
-query on; and `_combine` adds the parts up.
+a CUDA graph. `_append` stores the token and, where it ends a chunk, carries the page's keys. In
+`_attend` one program of each request and kv head walks: it takes the query through the open chunk
+and from there, by one product a group of pages, to the end of each group. The others read the
+pages in parallel parts, each from the moment at which the query has come to its group, and move
+their own copies of it on. `_combine` adds the parts up.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from patheval.kernels.triton_impl.common import (
     normalised,
     rounded_w,
     strides,
+    wide_dot,
     wy_matrix,
 )
 
@@ -41,7 +43,7 @@ def _append(
     keys, values, gates, key_norm, product, group_product, pending_w, pending_beta,
     keys_stride, values_stride, gates_stride, key_norm_stride, product_stride,
     group_product_stride, pending_w_stride, pending_beta_stride,
-    query_start_loc, seq_lens, block_table, block_table_stride,
+    query_start_loc, seq_lens, block_table, block_table_stride, progress,
     GROUP_SIZE: tl.constexpr, PADDED_GROUP: tl.constexpr,
     PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_K: tl.constexpr, PAGES_PER_GROUP: tl.constexpr,
@@ -71,6 +73,7 @@ def _append(
     is_last = block == tl.num_programs(2) - 1
 
     if is_last:
+        tl.store(progress + request * tl.num_programs(1) + head, 0)
         value = tl.load(v + row * v_stride + head * HEAD_DIM + column)
         tl.store(
             values + page * values_stride + (head * PAGE_SIZE + slot) * HEAD_DIM + column, value
@@ -150,33 +153,51 @@ def _append(
                     tl.store(there, carried.to(keys.dtype.element_ty))
 
 
-@triton.jit(do_not_specialize=["block_table_stride", "num_parts", "max_pages", "max_groups"])
+@triton.jit
+def _publish(progress, value):
+    """Let the readers see all that this program has stored, and that `value` of it is there."""
+    tl.debug_barrier()
+    tl.atomic_xchg(progress, value, sem="release")
+
+
+@triton.jit
+def _await(progress, value):
+    """Wait until the walk has published `value`.
+
+    It cannot wait for a program that waits for a place on the GPU: programs start in their order,
+    and those that walk come first.
+    """
+    seen = tl.atomic_add(progress, 0, sem="acquire")
+    while seen < value:
+        seen = tl.atomic_add(progress, 0, sem="acquire")
+    tl.debug_barrier()
+
+
+@triton.jit
 def _walk(
+    request, head, row, progress,
     q, k, q_stride, k_stride,
     keys, values, gates, key_norm, product, group_product, pending_w, pending_beta,
     keys_stride, values_stride, gates_stride, key_norm_stride, product_stride,
     group_product_stride, pending_w_stride, pending_beta_stride,
-    query_start_loc, seq_lens, block_table, block_table_stride,
+    seq_len, block_table, block_table_stride,
     group_query, page_offset, first_pages, part_output, part_sums, visits,
     num_parts, max_pages, max_groups,
     logit_scale, gate_scale, skipped_bits,
     NUM_KV_HEADS: tl.constexpr, GROUP_SIZE: tl.constexpr, PADDED_GROUP: tl.constexpr,
     PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
-    BLOCK_PAGES: tl.constexpr, PAGES_PER_GROUP: tl.constexpr,
+    BLOCK_PAGES: tl.constexpr, PAGES_PER_GROUP: tl.constexpr, PUBLISHED_GROUPS: tl.constexpr,
     HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr, SKIP: tl.constexpr,
-    COUNT: tl.constexpr, MODEL: tl.constexpr, TRANSPORT: tl.constexpr,
+    COUNT: tl.constexpr, TRANSPORT: tl.constexpr,
     PRECISION: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Grid [num_requests, num_kv_heads]; the open chunk is the last part of the output."""
-    request = tl.program_id(0)
-    head = tl.program_id(1)
-    row = tl.load(query_start_loc + request)
-    if tl.load(query_start_loc + request + 1) - row != 1:
-        return
-    seq_len = tl.load(seq_lens + request)
+    """Take the query to the end of each group; the open chunk is the output's last part.
+
+    `progress` becomes 1 when the pages' gate sums are there, and 1 more with each group's query,
+    from right to left.
+    """
     last_page = (seq_len - 1) // PAGE_SIZE
     slot = (seq_len - 1) % PAGE_SIZE
-    row = row.to(tl.int64)
     wide_request = request.to(tl.int64)
     table = block_table + wide_request * block_table_stride
     page = tl.load(table + last_page).to(tl.int64)
@@ -227,8 +248,8 @@ def _walk(
             u = tl.dot(m, wide, input_precision=PRECISION)
             x = key_mixing(m, wide, key.to(tl.float32), CHUNK_SIZE, PRECISION)
             on_w = tl.dot(moved.to(TRANSPORT), tl.trans(unit), input_precision="ieee")
-            dot = tl.dot(moved.to(MODEL), tl.trans(key), input_precision="ieee")
-            dot -= tl.dot(on_w, x, input_precision=PRECISION)
+            dot = -tl.dot(on_w, x, input_precision=PRECISION)
+            dot = wide_dot(moved, tl.trans(key), dot)
             logits = dot * (row_scale * logit_scale)[:, None]
             if HAS_GATE:
                 gate = tl.load(
@@ -238,7 +259,7 @@ def _walk(
                 )  # fmt: skip
                 logits += gate_scale * (own_gate[:, None] - gate)
             logits = tl.where(is_pending[None, :], logits, float("-inf"))
-            maximum, total, weighted = absorb(logits, value, maximum, total, weighted)
+            maximum, total, weighted = absorb(logits, value, maximum, total, weighted, True)
             moved -= tl.dot(on_w, u, input_precision=PRECISION)
     part = at_heads * (num_parts + 1) + num_parts
     tl.store(part_output + part[:, None] * HEAD_DIM + column[None, :], weighted, mask=live[:, None])
@@ -290,6 +311,7 @@ def _walk(
             offset += tl.sum(sums, 1)
             first -= BLOCK_PAGES
         tl.store(first_pages + request * NUM_KV_HEADS + head, first_page)
+        _publish(progress, 1)
     if COUNT:
         tl.atomic_add(visits, (last_page + 1 - first_page).to(tl.int64))
         tl.atomic_add(visits + 1, (last_page + 1).to(tl.int64))
@@ -299,6 +321,7 @@ def _walk(
         at_group = group_query + (at_heads * max_groups)[:, None] * HEAD_DIM + column[None, :]
         group = last_page // PAGES_PER_GROUP
         tl.store(at_group + group * HEAD_DIM, moved * row_scale[:, None], mask=live[:, None])
+        _publish(progress, 2)
         if (slot + 1) // CHUNK_SIZE > 0:
             factor = tl.load(product + page * product_stride + square)
             moved = tl.dot(moved.to(TRANSPORT), factor, input_precision="ieee")
@@ -323,17 +346,21 @@ def _walk(
                 at_group + (group - 1 - i) * HEAD_DIM, moved * row_scale[:, None],
                 mask=live[:, None],
             )  # fmt: skip
+            # Publishing waits for the stores, so it is done for several groups at once.
+            if (i % PUBLISHED_GROUPS == PUBLISHED_GROUPS - 1) | (i == count - 1):
+                _publish(progress, i + 3)
             moved = tl.dot(moved.to(TRANSPORT), factor, input_precision="ieee")
             factor = following
             following = after
 
 
-@triton.jit(do_not_specialize=["block_table_stride", "num_parts", "max_pages", "max_groups"])
-def _attend(
+@triton.jit
+def _read(
+    request, head, part, row, progress,
     q, q_stride,
     keys, values, gates, product,
     keys_stride, values_stride, gates_stride, product_stride,
-    query_start_loc, seq_lens, block_table, block_table_stride,
+    seq_len, block_table, block_table_stride,
     group_query, page_offset, first_pages, part_output, part_sums,
     num_parts, max_pages, max_groups,
     logit_scale, gate_scale,
@@ -341,16 +368,9 @@ def _attend(
     PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_K: tl.constexpr, PAGES_PER_GROUP: tl.constexpr,
     HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr,
-    MODEL: tl.constexpr, TRANSPORT: tl.constexpr,
+    TRANSPORT: tl.constexpr,
 ):  # fmt: skip
-    """Grid [num_requests * num_kv_heads, num_parts]: one run of pages, from right to left."""
-    request = tl.program_id(0) // NUM_KV_HEADS
-    head = tl.program_id(0) % NUM_KV_HEADS
-    part = tl.program_id(1)
-    row = tl.load(query_start_loc + request)
-    if tl.load(query_start_loc + request + 1) - row != 1:
-        return
-    seq_len = tl.load(seq_lens + request)
+    """Attend to one run of pages, from right to left."""
     num_pages = tl.cdiv(seq_len, PAGE_SIZE)
     column = tl.arange(0, HEAD_DIM)
     member = tl.arange(0, PADDED_GROUP)
@@ -367,7 +387,8 @@ def _attend(
     # without starting at one.
     first_page = 0
     if HAS_GATE:
-        first_page = tl.load(first_pages + tl.program_id(0))
+        _await(progress, 1)
+        first_page = tl.load(first_pages + request * NUM_KV_HEADS + head)
     span = tl.cdiv(num_pages - first_page // PAGES_PER_GROUP * PAGES_PER_GROUP, num_parts)
     groups = tl.cdiv(span, PAGES_PER_GROUP) * PAGES_PER_GROUP
     span = tl.where(span <= 1, 1, tl.where(span <= 2, 2, tl.where(span <= 4, 4, groups)))
@@ -381,6 +402,7 @@ def _attend(
         if HAS_TRANSPORT:
             open_end = open_end // CHUNK_SIZE * CHUNK_SIZE
             group = (high - 1) // PAGES_PER_GROUP
+            _await(progress, 2 + (num_pages - 1) // PAGES_PER_GROUP - group)
             moved = tl.load(
                 group_query + (at_heads * max_groups + group)[:, None] * HEAD_DIM
                 + column[None, :],
@@ -396,8 +418,7 @@ def _attend(
                     moved = tl.dot(moved.to(TRANSPORT), factor, input_precision="ieee")
         else:
             moved = tl.load(
-                q + row.to(tl.int64) * q_stride + query_head[:, None] * HEAD_DIM
-                + column[None, :],
+                q + row * q_stride + query_head[:, None] * HEAD_DIM + column[None, :],
                 mask=live[:, None], other=0.0,
             ).to(tl.float32)  # fmt: skip
             moved, row_scale = normalised(moved)
@@ -406,7 +427,6 @@ def _attend(
             page_idx = high - 1 - i
             page = tl.load(table + page_idx).to(tl.int64)
             count = tl.where(page_idx == num_pages - 1, open_end, PAGE_SIZE)
-            rounded = moved.to(MODEL)
             offset = tl.zeros([PADDED_GROUP], tl.float32)
             if HAS_GATE:
                 offset = tl.load(
@@ -421,7 +441,9 @@ def _attend(
                     page_keys + key_slot[None, :] * HEAD_DIM + column[:, None],
                     mask=is_key[None, :], other=0.0,
                 )  # fmt: skip
-                logits = tl.dot(rounded, key, input_precision="ieee") * scale[:, None]
+                # Matrix units are idle here, so query and weights need not be rounded.
+                nothing = tl.zeros([PADDED_GROUP, BLOCK_K], tl.float32)
+                logits = wide_dot(moved, key, nothing) * scale[:, None]
                 if HAS_GATE:
                     gate = tl.load(
                         gates + page * gates_stride + query_head[:, None] * PAGE_SIZE
@@ -434,7 +456,9 @@ def _attend(
                     page_values + key_slot[:, None] * HEAD_DIM + column[None, :],
                     mask=is_key[:, None], other=0.0,
                 )  # fmt: skip
-                maximum, total, weighted = absorb(logits, value, maximum, total, weighted)
+                maximum, total, weighted = absorb(
+                    logits, value, maximum, total, weighted, WIDE=True
+                )
             if HAS_TRANSPORT:  # noqa: SIM102 - a constant, which must not meet a tensor in `and`
                 if (page_idx > low) & (count > 0):
                     factor = tl.load(product + page * product_stride + square)
@@ -445,6 +469,64 @@ def _attend(
     )
     tl.store(part_sums + at_part * 2, maximum, mask=live)
     tl.store(part_sums + at_part * 2 + 1, total, mask=live)
+
+
+@triton.jit(do_not_specialize=["block_table_stride", "num_parts", "max_pages", "max_groups"])
+def _attend(
+    q, k, q_stride, k_stride,
+    keys, values, gates, key_norm, product, group_product, pending_w, pending_beta,
+    keys_stride, values_stride, gates_stride, key_norm_stride, product_stride,
+    group_product_stride, pending_w_stride, pending_beta_stride,
+    query_start_loc, seq_lens, block_table, block_table_stride, progress,
+    group_query, page_offset, first_pages, part_output, part_sums, visits,
+    num_parts, max_pages, max_groups,
+    logit_scale, gate_scale, skipped_bits,
+    NUM_KV_HEADS: tl.constexpr, GROUP_SIZE: tl.constexpr, PADDED_GROUP: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_PAGES: tl.constexpr, BLOCK_K: tl.constexpr,
+    PAGES_PER_GROUP: tl.constexpr, PUBLISHED_GROUPS: tl.constexpr,
+    HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr, SKIP: tl.constexpr,
+    COUNT: tl.constexpr, TRANSPORT: tl.constexpr,
+    PRECISION: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """Grid [num_requests * num_kv_heads, 1 + num_parts]: the walk, and the parts."""
+    request = tl.program_id(0) // NUM_KV_HEADS
+    head = tl.program_id(0) % NUM_KV_HEADS
+    row = tl.load(query_start_loc + request)
+    if tl.load(query_start_loc + request + 1) - row != 1:
+        return
+    row = row.to(tl.int64)
+    seq_len = tl.load(seq_lens + request)
+    own_progress = progress + tl.program_id(0)
+    if tl.program_id(1) == 0:
+        _walk(
+            request, head, row, own_progress,
+            q, k, q_stride, k_stride,
+            keys, values, gates, key_norm, product, group_product, pending_w, pending_beta,
+            keys_stride, values_stride, gates_stride, key_norm_stride, product_stride,
+            group_product_stride, pending_w_stride, pending_beta_stride,
+            seq_len, block_table, block_table_stride,
+            group_query, page_offset, first_pages, part_output, part_sums, visits,
+            num_parts, max_pages, max_groups,
+            logit_scale, gate_scale, skipped_bits,
+            NUM_KV_HEADS, GROUP_SIZE, PADDED_GROUP, PAGE_SIZE, CHUNK_SIZE, HEAD_DIM,
+            BLOCK_PAGES, PAGES_PER_GROUP, PUBLISHED_GROUPS, HAS_TRANSPORT, HAS_GATE, SKIP,
+            COUNT, TRANSPORT, PRECISION, EXACT,
+        )  # fmt: skip
+    else:
+        # The rightmost part first: the query comes to it first.
+        _read(
+            request, head, num_parts - tl.program_id(1), row, own_progress,
+            q, q_stride,
+            keys, values, gates, product,
+            keys_stride, values_stride, gates_stride, product_stride,
+            seq_len, block_table, block_table_stride,
+            group_query, page_offset, first_pages, part_output, part_sums,
+            num_parts, max_pages, max_groups,
+            logit_scale, gate_scale,
+            NUM_KV_HEADS, GROUP_SIZE, PADDED_GROUP, PAGE_SIZE, CHUNK_SIZE, HEAD_DIM,
+            BLOCK_K, PAGES_PER_GROUP, HAS_TRANSPORT, HAS_GATE, TRANSPORT,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_parts"])
@@ -497,11 +579,22 @@ def attend_tiles(head_dim: int, dtype: torch.dtype) -> Tiles:
     """Tiles tuned on Hopper; they fit the shared memory of every GPU since Ampere."""
     if dtype == torch.float32:
         return Tiles(32, 4, 2)
-    return Tiles(64, 4, 3)
+    return Tiles(64, 4 if head_dim <= 64 else 8, 3)
 
 
-def append(step: Step) -> None:
-    """Store the new token of each request that has just one, and bring its page up to date."""
+MAX_REGISTERS = 128
+"""Of a thread of `_attend`: the walk's would leave room for half as many readers at a time."""
+
+PUBLISHED_GROUPS = 4
+"""Groups whose queries the walk publishes at once."""
+
+
+def append(step: Step) -> torch.Tensor:
+    """Store the new token of each request that has just one, and bring its page up to date.
+
+    Returns:
+        int32 [num_requests, num_kv_heads], 0 for these requests: the progress of `attend`.
+    """
     pages, batch = step.pages, step.batch
     _, heads, page_size, head_dim = pages.keys.shape
     block_k = min(page_size, 64 if head_dim <= 64 else 32)
@@ -511,11 +604,13 @@ def append(step: Step) -> None:
         pages.group_product, pages.pending_w, pages.pending_beta,
     )  # fmt: skip
     blocks = page_size // block_k if step.w is not None else 0
+    progress = step.q.new_empty(len(batch.seq_lens), heads, dtype=torch.int32)
     _append[len(batch.seq_lens), heads, blocks + 1](
         step.k, step.v, step.w, step.beta, step.log_fgate,
         *strides(step.k, step.v, step.w, step.beta, step.log_fgate),
         *stored, *strides(*stored),
         batch.query_start_loc, batch.seq_lens, batch.block_table, batch.block_table.stride(0),
+        progress,
         GROUP_SIZE=group_size, PADDED_GROUP=triton.next_power_of_2(group_size),
         PAGE_SIZE=page_size, CHUNK_SIZE=batch.chunk_size, HEAD_DIM=head_dim,
         BLOCK_K=block_k, PAGES_PER_GROUP=PAGES_PER_GROUP,
@@ -523,10 +618,12 @@ def append(step: Step) -> None:
         PRECISION=PRECISION[step.q.dtype], EXACT=EXACT[step.q.dtype],
         num_warps=4 if head_dim <= 64 else 8,
     )  # fmt: skip
+    return progress
 
 
 def attend(
     step: Step,
+    progress: torch.Tensor,
     out: torch.Tensor,
     *,
     num_parts: int,
@@ -537,6 +634,7 @@ def attend(
 
     Args:
         step: the call, after `append`.
+        progress: what `append` returned.
         out: [num_tokens, num_heads, head_dim].
         num_parts: programs that share the pages of one request and kv head.
         skip_pages: leave out pages whose weight cannot matter; gated kinds only.
@@ -558,38 +656,27 @@ def attend(
     first_pages = buffer(heads, dtype=torch.int32) if has_gate else None
     part_output = buffer(num_heads, num_parts + 1, head_dim)
     part_sums = buffer(num_heads, num_parts + 1, 2)
-    lengths = (
-        batch.query_start_loc, batch.seq_lens, batch.block_table, batch.block_table.stride(0)
-    )  # fmt: skip
-    scales = step.sm_scale * LOG2_E, step.gate_scale * LOG2_E
-    sizes = dict(
-        NUM_KV_HEADS=heads, GROUP_SIZE=group_size,
-        PADDED_GROUP=max(16, triton.next_power_of_2(group_size)),
-        PAGE_SIZE=page_size, CHUNK_SIZE=batch.chunk_size, HEAD_DIM=head_dim,
-        PAGES_PER_GROUP=PAGES_PER_GROUP, HAS_TRANSPORT=has_transport, HAS_GATE=has_gate,
-        TRANSPORT=TRITON_DTYPE[TRANSPORT_TORCH_DTYPE[step.q.dtype]],
-    )  # fmt: skip
     stored = (
         pages.keys, pages.values, pages.gates, pages.key_norm, pages.product,
         pages.group_product, pages.pending_w, pages.pending_beta,
     )  # fmt: skip
-    _walk[num_requests, heads](
-        step.q, step.k, *strides(step.q, step.k), *stored, *strides(*stored), *lengths,
-        group_query, page_offset, first_pages, part_output, part_sums, visits,
-        num_parts, max_pages, max_groups, *scales, SKIPPED_BITS[step.q.dtype],
-        BLOCK_PAGES=64, SKIP=skip_pages and has_gate, COUNT=visits is not None,
-        MODEL=TRITON_DTYPE[step.q.dtype], PRECISION=PRECISION[step.q.dtype],
-        EXACT=EXACT[step.q.dtype], **sizes,
-        num_warps=2 if head_dim <= 64 else 8,
-    )  # fmt: skip
-    read = (pages.keys, pages.values, pages.gates, pages.product)
     tiles = attend_tiles(head_dim, step.q.dtype)
-    _attend[num_requests * heads, num_parts](
-        step.q, *strides(step.q), *read, *strides(*read), *lengths,
-        group_query, page_offset, first_pages, part_output, part_sums,
-        num_parts, max_pages, max_groups, *scales,
-        BLOCK_K=min(page_size, tiles.block_k), MODEL=TRITON_DTYPE[step.q.dtype], **sizes,
-        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+    _attend[num_requests * heads, 1 + num_parts](
+        step.q, step.k, *strides(step.q, step.k), *stored, *strides(*stored),
+        batch.query_start_loc, batch.seq_lens, batch.block_table, batch.block_table.stride(0),
+        progress, group_query, page_offset, first_pages, part_output, part_sums, visits,
+        num_parts, max_pages, max_groups,
+        step.sm_scale * LOG2_E, step.gate_scale * LOG2_E, SKIPPED_BITS[step.q.dtype],
+        NUM_KV_HEADS=heads, GROUP_SIZE=group_size,
+        PADDED_GROUP=max(16, triton.next_power_of_2(group_size)),
+        PAGE_SIZE=page_size, CHUNK_SIZE=batch.chunk_size, HEAD_DIM=head_dim,
+        BLOCK_PAGES=64, BLOCK_K=min(page_size, tiles.block_k),
+        PAGES_PER_GROUP=PAGES_PER_GROUP, PUBLISHED_GROUPS=PUBLISHED_GROUPS,
+        HAS_TRANSPORT=has_transport, HAS_GATE=has_gate,
+        SKIP=skip_pages and has_gate, COUNT=visits is not None,
+        TRANSPORT=TRITON_DTYPE[TRANSPORT_TORCH_DTYPE[step.q.dtype]],
+        PRECISION=PRECISION[step.q.dtype], EXACT=EXACT[step.q.dtype],
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages, maxnreg=MAX_REGISTERS,
     )  # fmt: skip
     _combine[num_requests, num_heads](
         out, out.stride(0), batch.query_start_loc, part_output, part_sums, num_parts,

@@ -434,7 +434,7 @@ def _attend(
                 + (kv_head * PAGE_SIZE + key_slot)[:, None] * HEAD_DIM + column[None, :],
                 mask=is_key[:, None], other=0.0,
             )  # fmt: skip
-            maximum, total, weighted = absorb(logits, value, maximum, total, weighted)
+            maximum, total, weighted = absorb(logits, value, maximum, total, weighted, False)
             moved -= tl.dot(on_w.to(TRANSPORT), u, input_precision="ieee")
         if closed_before > 0:
             rounded = moved.to(MODEL)
@@ -449,7 +449,9 @@ def _attend(
                     values + page * values_stride
                     + (kv_head * PAGE_SIZE + key_slot)[:, None] * HEAD_DIM + column[None, :]
                 )  # fmt: skip
-                maximum, total, weighted = absorb(logits, value, maximum, total, weighted)
+                maximum, total, weighted = absorb(
+                    logits, value, maximum, total, weighted, WIDE=False
+                )
             kept = (request.to(tl.int64) * NUM_KV_HEADS + kv_head) * HEAD_DIM + column
             factor = tl.load(old_product + kept[:, None] * HEAD_DIM + column[None, :])
             moved = tl.dot(moved.to(TRANSPORT), factor, input_precision="ieee")
@@ -477,7 +479,7 @@ def _attend(
                 + (kv_head * PAGE_SIZE + key_slot)[:, None] * HEAD_DIM + column[None, :],
                 mask=is_key[:, None], other=0.0,
             )  # fmt: skip
-            maximum, total, weighted = absorb(logits, value, maximum, total, weighted)
+            maximum, total, weighted = absorb(logits, value, maximum, total, weighted, False)
 
     first_page = 0
     if SKIP:
@@ -529,7 +531,7 @@ def _attend(
                 offset += tl.load(page_gates + PAGE_SIZE - 1)
             gate = tl.load(page_gates + key_slot)
             logits = dot * scale[:, None] + (gate_scale * (offset - gate))[None, :]
-            maximum, total, weighted = absorb(logits, value, maximum, total, weighted)
+            maximum, total, weighted = absorb(logits, value, maximum, total, weighted, False)
         else:
             maximum, total, weighted = absorb_scaled(dot, scale, value, maximum, total, weighted)
 
@@ -542,11 +544,13 @@ def _attend(
             )  # fmt: skip
             moved = tl.dot(moved.to(TRANSPORT), factor, input_precision="ieee")
         num_groups = first_page // PAGES_PER_GROUP
+        # Between groups the query is only multiplied, so it need not be kept in fp32.
+        crossing = moved.to(TRANSPORT)
         for i in range(0, num_groups):
             group = num_groups - 1 - i
             at_group = (base + group).to(tl.int64) * far_heads + kv_head - first_head
             at_group *= PAGES_PER_GROUP * PAGE_SIZE * HEAD_DIM
-            rounded = moved.to(MODEL)
+            rounded = crossing.to(MODEL)
             for first in range(0, PAGES_PER_GROUP * PAGE_SIZE, BLOCK_K):
                 key_slot = first + tl.arange(0, BLOCK_K)
                 key = tl.load(far_keys + at_group + key_slot[None, :] * HEAD_DIM + column[:, None])
@@ -562,7 +566,7 @@ def _attend(
                 group_product + page * group_product_stride + kv_head * HEAD_DIM * HEAD_DIM
                 + column[:, None] * HEAD_DIM + column[None, :]
             )  # fmt: skip
-            moved = tl.dot(moved.to(TRANSPORT), factor, input_precision="ieee")
+            crossing = tl.dot(crossing, factor, input_precision="ieee").to(TRANSPORT)
 
     result = weighted / total[:, None]
     tl.store(
