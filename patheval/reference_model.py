@@ -30,12 +30,15 @@ class LayerCache:
         decay: [seq_len, num_heads], float64, running sum of the log forget gates; None without.
         conv_tail: [conv_size - 1, num_kv_heads * head_dim], last inputs of the convolution of w;
             None without.
+        shift_tail: [2, num_kv_heads, head_dim], key and value of the last token before they were
+            shifted; None without token shift.
     """
 
     keys: torch.Tensor
     values: torch.Tensor
     decay: torch.Tensor | None
     conv_tail: torch.Tensor | None
+    shift_tail: torch.Tensor | None = None
 
 
 Cache = list[LayerCache]
@@ -52,6 +55,7 @@ class _AttentionInputs:
     beta: torch.Tensor | None
     log_fgate: torch.Tensor | None
     conv_tail: torch.Tensor | None
+    shift_tail: torch.Tensor | None = None
 
 
 class ReferenceModel:
@@ -171,7 +175,10 @@ class ReferenceModel:
             out, new_cache = _attend_prompt(inputs, self._sm_scale, self._gate_scale)
         else:
             out, new_cache = _attend_token(inputs, cache, self._sm_scale, self._gate_scale)
-        out = out.to(self.dtype).flatten(1)
+        out = out.to(self.dtype)
+        if self.config.use_output_norm:
+            out = self._rms_norm(out, f"{name}.output_norm", self.config.norm_eps)
+        out = out.flatten(1)
         if self.config.use_output_gate:
             gate = torch.sigmoid(self._linear(x, f"{name}.g_proj").to(self._wide_dtype))
             out = (out.to(self._wide_dtype) * gate).to(self.dtype)
@@ -184,6 +191,13 @@ class ReferenceModel:
             return flat.view(len(x), -1, config.head_dim)
 
         q, k, v = (heads(self._linear(x, f"{name}.{part}_proj")) for part in "qkv")
+        shift_tail = None
+        if config.has_token_shift:
+            past = k.new_zeros(2, *k.shape[1:])
+            if cache is not None and cache.shift_tail is not None:
+                past = cache.shift_tail
+            shift_tail = torch.stack([k[-1], v[-1]])
+            k, v = self._shift(x, k, past[0], name, "k"), self._shift(x, v, past[1], name, "v")
         if config.qk_norm != "none":
             q = self._rms_norm(q, f"{name}.q_norm", config.qk_norm_eps)
             k = self._rms_norm(k, f"{name}.k_norm", config.qk_norm_eps)
@@ -206,7 +220,20 @@ class ReferenceModel:
             beta = 2 * torch.sigmoid(self._linear(x, f"{name}.bt_proj").to(wide))
         if config.attention in ("path-fox", "fox"):
             log_fgate = F.logsigmoid(self._linear(x, f"{name}.{fgate_name(config)}").to(wide))
-        return _AttentionInputs(q.to(wide), k.to(wide), v.to(wide), w, beta, log_fgate, conv_tail)
+        return _AttentionInputs(
+            q.to(wide), k.to(wide), v.to(wide), w, beta, log_fgate, conv_tail, shift_tail
+        )
+
+    def _shift(
+        self, x: torch.Tensor, own: torch.Tensor, past: torch.Tensor, name: str, part: str
+    ) -> torch.Tensor:
+        """Mixes keys or values, [seq_len, heads, head_dim], with those of the token before."""
+        shift = f"{name}.{part}_shift_proj"
+        if f"{shift}.weight" not in self._weights:
+            return own
+        share = torch.sigmoid(self._linear(x, shift).to(self._wide_dtype)).unsqueeze(-1)
+        before = torch.cat([past.unsqueeze(0), own[:-1]]).to(self._wide_dtype)
+        return (share * before + (1 - share) * own.to(self._wide_dtype)).to(self.dtype)
 
     def _raw_w(self, x: torch.Tensor, name: str) -> torch.Tensor:
         if not self.config.use_low_rank_w:
@@ -254,7 +281,7 @@ def _attend_token(
         logits = logits + gate_scale * (decay[-1] - decay).to(logits.dtype)
     weights = torch.softmax(logits, dim=0)
     out = torch.einsum("jh,jhd->hd", weights, values.repeat_interleave(group_size, dim=1))
-    return out.unsqueeze(0), LayerCache(keys, values, decay, inputs.conv_tail)
+    return out.unsqueeze(0), LayerCache(keys, values, decay, inputs.conv_tail, inputs.shift_tail)
 
 
 def _attend_prompt(
@@ -324,4 +351,6 @@ def _attend_prompt(
         return x.flatten(1, 2)[:, :seq_len].transpose(0, 1)
 
     keys = sequential(k[:: num_heads // inputs.k.shape[1]]).contiguous()
-    return sequential(out / total), LayerCache(keys, inputs.v, decay, inputs.conv_tail)
+    return sequential(out / total), LayerCache(
+        keys, inputs.v, decay, inputs.conv_tail, inputs.shift_tail
+    )

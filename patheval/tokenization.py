@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
+from patheval import json_tokenizer
 from patheval.checkpoint.config import STOCK_MODEL_TYPES
 from patheval.errors import PrerequisiteError, UnsupportedError
 from patheval.zoo import resolve
@@ -39,6 +40,7 @@ def load_tokenizer(
         model_type = json.loads(config_path.read_text(encoding="utf-8")).get("model_type")
         if model_type not in STOCK_MODEL_TYPES:
             options["config"] = PreTrainedConfig()
+    json_tokenizer.register()
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except (OSError, ValueError) as error:

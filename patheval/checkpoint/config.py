@@ -1,8 +1,9 @@
 """A checkpoint's config.json as one typed, validated record.
 
 Three kinds of file are understood: flash-linear-attention's (`path_attn`, `forgetting_transformer`,
-`transformer`), zhixuan-lin/forgetting-transformer's in its fox-llama form, and stock RoPE decoders,
-which vLLM serves by itself and of which only the common facts are read.
+`transformer`), those of zhixuan-lin/forgetting-transformer (FoX and RoPE, with or without its Pro
+layers), and stock RoPE decoders, which vLLM serves by itself and of which only the common facts are
+read.
 """
 
 import logging
@@ -18,6 +19,7 @@ QKNorm = Literal["none", "per_head", "per_channel"]
 
 FLA_MODEL_TYPES = ("path_attn", "forgetting_transformer", "transformer")
 PROJECT_FOX_MODEL_TYPE = "forgetting_transformer-project_fox"
+PROJECT_ROPE_MODEL_TYPE = "transformer-project_fox"
 FOX_MODEL_TYPES = ("forgetting_transformer", PROJECT_FOX_MODEL_TYPE)
 STOCK_MODEL_TYPES = (
     "gpt_neox",
@@ -29,7 +31,12 @@ STOCK_MODEL_TYPES = (
     "qwen2",
     "qwen3",
 )
-SUPPORTED_MODEL_TYPES = (*FLA_MODEL_TYPES, PROJECT_FOX_MODEL_TYPE, *STOCK_MODEL_TYPES)
+SUPPORTED_MODEL_TYPES = (
+    *FLA_MODEL_TYPES,
+    PROJECT_FOX_MODEL_TYPE,
+    PROJECT_ROPE_MODEL_TYPE,
+    *STOCK_MODEL_TYPES,
+)
 
 DTYPES = ("bfloat16", "float16", "float32")
 PATH_HEAD_DIMS = (16, 32, 64, 128)
@@ -39,6 +46,8 @@ OTHER_HEAD_DIMS = range(16, 257, 8)
 LOW_RANK_W_RANK = 32
 CONV_SIZE = 3
 QK_NORM_EPS = 1e-5
+# Of every released checkpoint of zhixuan-lin/forgetting-transformer.
+_PROJECT_ROPE_BASE = 500_000.0
 
 _INTERMEDIATE_MULTIPLE = 256
 _MAX_INTERMEDIATE_SIZE = 2**31
@@ -73,7 +82,8 @@ _KEYS_BY_MODEL_TYPE: Mapping[str, frozenset[str]] = {
     "path_attn": frozenset({"use_forget_gate", "use_w_shortconv", "use_low_rank_w"}),
     "forgetting_transformer": frozenset({"qkv_bias", "qk_norm", "use_output_gate"}),
     "transformer": frozenset({"qkv_bias", "qk_norm", "rope_theta"}),
-    PROJECT_FOX_MODEL_TYPE: frozenset({"qk_norm", "use_output_gate"}),
+    PROJECT_FOX_MODEL_TYPE: frozenset(),
+    PROJECT_ROPE_MODEL_TYPE: frozenset({"use_rope", "rope_base"}),
 }
 # Training, fusion and caching settings; keys that the layers never read; values that only
 # initialise weights; and keys that say nothing once the switch that they belong to is off.
@@ -90,18 +100,22 @@ _IRRELEVANT_KEYS = frozenset(
         "attn_implementation",
         "fgate_bias_init",
         "log_pruning_tolerance",
-        "ogate_act",
-        "qk_norm_share_param_across_head",
         "rope_base",
     }
 )
-_PROJECT_FOX_SWITCHES: Mapping[str, tuple[object, ...]] = {
-    "fgate_type": ("full",),
-    "use_rope": (False,),
-    "use_k_shift": (False, None),
-    "use_v_shift": (False, None),
-    "use_output_norm": (False, None),
-}
+_PROJECT_FOX_KEYS = frozenset(
+    {
+        "fgate_type",
+        "ogate_act",
+        "qk_norm",
+        "qk_norm_share_param_across_head",
+        "use_k_shift",
+        "use_output_gate",
+        "use_output_norm",
+        "use_rope",
+        "use_v_shift",
+    }
+)
 _SWITCH_PREFIXES = (
     "attn",
     "attention_",
@@ -151,6 +165,11 @@ class ModelConfig:
             (`per_head`), or separate, [num_heads * head_dim] (`per_channel`).
         qk_norm_eps: Epsilon of that norm.
         use_output_gate: The attention output is multiplied by a sigmoid gate.
+        use_output_norm: Before that, each head of it passes an RMS norm with `norm_eps` and a
+            weight [num_heads * head_dim].
+        use_k_shift: Each key is mixed with the one before it, by a sigmoid gate for each kv head,
+            before norm and rotation.
+        use_v_shift: The same for values.
         rope_theta: Base of the rotary angles; None without rotary embedding.
         max_position_embeddings: Positions trained on, where stated.
         dtype: `bfloat16`, `float16` or `float32`; `float32` where config.json states none.
@@ -177,6 +196,9 @@ class ModelConfig:
     qk_norm: QKNorm
     qk_norm_eps: float
     use_output_gate: bool
+    use_output_norm: bool
+    use_k_shift: bool
+    use_v_shift: bool
     rope_theta: float | None
     max_position_embeddings: int | None
     dtype: str
@@ -211,6 +233,7 @@ class ModelConfig:
         num_kv_heads = fields.size("num_kv_heads", default=num_heads)
         vocab_size = fields.size("vocab_size")
         is_path = kind in ("path", "path-fox")
+        is_project_fox = _is_project_fox(config)
         return cls(
             attention=kind,
             model_type=model_type,
@@ -232,10 +255,30 @@ class ModelConfig:
             qkv_bias=not is_path and fields.flag("qkv_bias", default=False),
             qk_norm=_qk_norm(fields, kind),
             qk_norm_eps=QK_NORM_EPS,
-            use_output_gate=kind == "fox" and fields.flag("use_output_gate", default=False),
-            rope_theta=fields.positive("rope_theta", default=10000.0) if kind == "rope" else None,
+            use_output_gate=(kind == "fox" or is_project_fox)
+            and fields.flag("use_output_gate", default=False),
+            use_output_norm=is_project_fox and fields.flag("use_output_norm", default=False),
+            use_k_shift=is_project_fox and fields.flag("use_k_shift", default=False),
+            use_v_shift=is_project_fox and fields.flag("use_v_shift", default=False),
+            rope_theta=_rope_theta(fields, model_type) if kind == "rope" else None,
             max_position_embeddings=fields.optional_size("max_position_embeddings"),
             dtype=fields.dtype(),
+        )
+
+    @property
+    def has_token_shift(self) -> bool:
+        """Whether keys or values are mixed with those of the token before."""
+        return self.use_k_shift or self.use_v_shift
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether patheval's own attention serves it, and not vLLM's: all but plain RoPE."""
+        return (
+            self.attention != "rope"
+            or self.has_token_shift
+            or self.use_output_gate
+            or self.use_output_norm
+            or self.qk_norm == "per_channel"
         )
 
 
@@ -317,8 +360,8 @@ def attention_kind(config: Mapping[str, object], source: str) -> AttentionKind:
     if model_type == "path_attn":
         return "path-fox" if fields.flag("use_forget_gate", default=False) else "path"
     if model_type in FOX_MODEL_TYPES:
-        return "fox"
-    if model_type == "transformer" or model_type in STOCK_MODEL_TYPES:
+        return "rope" if _is_project_fox(config) and config.get("use_rope") is True else "fox"
+    if model_type in ("transformer", PROJECT_ROPE_MODEL_TYPE, *STOCK_MODEL_TYPES):
         return "rope"
     raise UnsupportedError(
         f"model_type in {source} is '{model_type}'; patheval serves "
@@ -417,29 +460,54 @@ def _refuse_unsupported(fields: _Fields, model_type: str) -> None:
             f"elementwise_affine in {fields.source} is False; patheval serves norms with weights "
             "(true) only"
         )
-    if model_type in FOX_MODEL_TYPES:
-        _refuse_project_fox_switches(fields, model_type)
+    if _is_project_fox(fields.config):
+        _refuse_project_fox_switches(fields)
+    if model_type == PROJECT_ROPE_MODEL_TYPE and not fields.flag("use_rope", default=True):
+        raise UnsupportedError(
+            f"use_rope in {fields.source} is False; patheval serves {PROJECT_ROPE_MODEL_TYPE} "
+            "with rotary embedding (true) only"
+        )
     _refuse_unknown_switches(fields, model_type)
 
 
-def _refuse_project_fox_switches(fields: _Fields, model_type: str) -> None:
-    """Accepts the fox-llama form alone; `forgetting_transformer` names both layouts."""
-    switches = dict(_PROJECT_FOX_SWITCHES)
-    if model_type == PROJECT_FOX_MODEL_TYPE:
-        switches |= {"qk_norm": (False, None), "use_output_gate": (False, None)}
-    for key, accepted in switches.items():
-        absent_in_fla = key not in fields.config and model_type == "forgetting_transformer"
-        if not absent_in_fla and fields.get(key) not in accepted:
-            raise UnsupportedError(
-                f"{key} in {fields.source} is {fields.get(key)!r}; of the {PROJECT_FOX_MODEL_TYPE} "
-                f"family patheval serves fox-llama only, where it is {accepted[0]!r}"
-            )
+def _is_project_fox(config: Mapping[str, object]) -> bool:
+    """Whether the layers are zhixuan-lin's: `forgetting_transformer` may name both layouts."""
+    return config.get("model_type") == PROJECT_FOX_MODEL_TYPE or (
+        config.get("model_type") == "forgetting_transformer" and "fgate_type" in config
+    )
+
+
+def _refuse_project_fox_switches(fields: _Fields) -> None:
+    """Accepts FoX with full gates and RoPE without any, each with or without the Pro layers."""
+    gates = {False: "full", True: "none"}
+    use_rope = fields.flag("use_rope", default=False)
+    if fields.get("fgate_type") != gates[use_rope]:
+        raise UnsupportedError(
+            f"fgate_type in {fields.source} is {fields.get('fgate_type')!r} with use_rope "
+            f"{use_rope}; patheval serves 'full' with false (FoX) and 'none' with true (RoPE)"
+        )
+    if fields.get("num_kv_heads") not in (None, fields.get("num_heads")):
+        raise UnsupportedError(
+            f"num_kv_heads in {fields.source} is {fields.get('num_kv_heads')!r}; the layers of "
+            "zhixuan-lin/forgetting-transformer have as many kv heads as heads (null)"
+        )
+    if fields.get("ogate_act") not in (None, "sigmoid") and fields.get("use_output_gate"):
+        raise UnsupportedError(
+            f"ogate_act in {fields.source} is {fields.get('ogate_act')!r}; patheval serves "
+            "'sigmoid' only"
+        )
+
+
+def _rope_theta(fields: _Fields, model_type: str) -> float:
+    if model_type == "transformer":
+        return fields.positive("rope_theta", default=10000.0)
+    return fields.positive("rope_base", default=_PROJECT_ROPE_BASE)
 
 
 def _refuse_unknown_switches(fields: _Fields, model_type: str) -> None:
     known = _COMMON_KEYS | _KEYS_BY_MODEL_TYPE[model_type] | _IRRELEVANT_KEYS
-    if model_type in FOX_MODEL_TYPES:
-        known |= _PROJECT_FOX_SWITCHES.keys()
+    if _is_project_fox(fields.config):
+        known |= _PROJECT_FOX_KEYS
     for key, value in fields.config.items():
         if key in known or value is None or value is False:
             continue
@@ -496,4 +564,7 @@ def _intermediate_size(fields: _Fields, hidden_size: int) -> int:
 def _qk_norm(fields: _Fields, kind: AttentionKind) -> QKNorm:
     if kind in ("path", "path-fox") or not fields.flag("qk_norm", default=False):
         return "none"
+    if _is_project_fox(fields.config):
+        shared = fields.flag("qk_norm_share_param_across_head", default=False)
+        return "per_head" if shared else "per_channel"
     return "per_channel" if kind == "fox" else "per_head"

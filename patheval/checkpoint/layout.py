@@ -1,6 +1,7 @@
 """Tensor names and shapes of flash-linear-attention's state dicts, and the older spellings of them.
 
-Canonical names are those of flash-linear-attention 0.6.0.
+Canonical names are those of flash-linear-attention 0.6.0; `k_shift_proj`, `v_shift_proj` and
+`output_norm`, which it has not, are patheval's own.
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,15 @@ EMBEDDINGS = "model.embeddings.weight"
 LM_HEAD = "lm_head.weight"
 
 _MAX_NAMES_IN_MESSAGE = 5
+# Of zhixuan-lin/forgetting-transformer.
+_PROJECT_FOX_NAMES = {
+    "fgate_proj": "f_proj",
+    "ogate_proj": "g_proj",
+    "k_proj.linear": "k_proj",
+    "k_proj.shift_proj": "k_shift_proj",
+    "v_proj.linear": "v_proj",
+    "v_proj.shift_proj": "v_shift_proj",
+}
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,12 @@ def _attention_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...
         gate = fgate_name(config)
         yield f"{gate}.weight", (num_heads, hidden)
         yield f"{gate}.bias", (num_heads,)
+    if config.use_k_shift:
+        yield "k_shift_proj.weight", (config.num_kv_heads, hidden)
+    if config.use_v_shift:
+        yield "v_shift_proj.weight", (config.num_kv_heads, hidden)
+    if config.use_output_norm:
+        yield "output_norm.weight", (hidden,)
     if config.use_output_gate:
         yield "g_proj.weight", (hidden, hidden)
     if config.qk_norm != "none":
@@ -170,16 +186,15 @@ class Ledger:
         )
 
     def _canonical_name(self, name: str) -> str:
-        """Undoes two spellings of FoX's forget gate.
+        """Undoes other spellings.
 
-        zhixuan-lin/forgetting-transformer calls it `fgate_proj`; flash-linear-attention called it
-        `g_proj` until April 2025, when that name went to the output gate.
+        flash-linear-attention called FoX's forget gate `g_proj` until April 2025, when that name
+        went to the output gate.
         """
-        if self._config.attention != "fox":
-            return name
-        name = name.replace(".attn.fgate_proj.", ".attn.f_proj.")
-        if not self._config.use_output_gate:
+        if self._config.attention == "fox" and not self._config.use_output_gate:
             name = name.replace(".attn.g_proj.", ".attn.f_proj.")
+        for theirs, ours in _PROJECT_FOX_NAMES.items():
+            name = name.replace(f".attn.{theirs}.", f".attn.{ours}.")
         return name
 
 

@@ -1,11 +1,20 @@
 """`patheval zoo`: the small trained checkpoints that ship with patheval."""
 
+import importlib.util
+
 import click
+from click.shell_completion import CompletionItem
 
 import patheval.zoo
-from patheval.errors import CheckpointError
+from patheval.errors import CheckpointError, PrerequisiteError
 
 _TOLERANCE_NATS = 2e-3
+
+
+def _names(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in patheval.zoo.manifest() if name.startswith(incomplete)]
 
 
 @click.group()
@@ -20,14 +29,14 @@ def list_() -> None:
 
 
 @zoo.command()
-@click.argument("name", type=click.Choice(list(patheval.zoo.manifest())))
+@click.argument("name", shell_complete=_names)
 def path(name: str) -> None:
     """Print the folder of a checkpoint; its card.md tells what it can do."""
     click.echo(patheval.zoo.verify(name))
 
 
 @zoo.command()
-@click.argument("names", nargs=-1, type=click.Choice(list(patheval.zoo.manifest())))
+@click.argument("names", nargs=-1, shell_complete=_names)
 def verify(names: tuple[str, ...]) -> None:
     """Reload checkpoints, all by default: SHA-256 of each file, then 200 log-probabilities."""
     from patheval.zoo.logprobs import largest_difference
@@ -40,3 +49,23 @@ def verify(names: tuple[str, ...]) -> None:
                 f"(at most {_TOLERANCE_NATS}); install patheval and its torch again"
             )
         click.echo(f"{name}: files as shipped, log-probabilities within {difference:.1e} nats")
+
+
+@zoo.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    options_metavar="STEP OPTIONS",
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="")
+def train(arguments: tuple[str, ...]) -> None:
+    """Train the checkpoints anew, step by step; needs a GPU and `patheval[zoo]`.
+
+    Steps and options: `patheval zoo train --help`.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise PrerequisiteError(
+            "training needs torch, which is not installed; run pip install 'patheval[zoo]'"
+        )
+    from patheval.zoo import making
+
+    making.main(arguments or ["--help"], "patheval zoo train")

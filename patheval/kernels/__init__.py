@@ -9,6 +9,7 @@ from patheval.kernels.api import (
 )
 from patheval.kernels.batch import PagedBatch
 from patheval.kernels.pages import PageLayout, Pages
+from patheval.kernels.shift import previous_tokens
 
 __all__ = [
     "Impl",
@@ -19,4 +20,5 @@ __all__ = [
     "householder_vectors",
     "paged_attention",
     "paged_attention_workspace",
+    "previous_tokens",
 ]

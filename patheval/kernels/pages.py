@@ -15,6 +15,8 @@ A page covers `page_size` consecutive tokens of one sequence and is a run of byt
   beta of the open chunk.
 - conv_tail [conv_size - 1, num_kv_heads * head_dim]: last inputs of the short convolution, by slot
   modulo conv_size - 1.
+- shift_tail [2 * num_kv_heads * head_dim]: key and value of the page's last token before they are
+  mixed with those of the token before.
 
 A full page never changes again and depends on nothing after it, so sequences can share it. Only the
 last, open page of a sequence is written. Keys, values and the convolution's inputs are stored in
@@ -50,6 +52,7 @@ class Pages(NamedTuple):
     pending_w: torch.Tensor | None
     pending_beta: torch.Tensor | None
     conv_tail: torch.Tensor | None
+    shift_tail: torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class PageLayout:
         has_transport: PaTH kinds: keys are carried by H = I - beta w w^T.
         has_gate: PaTH-FoX and FoX: a log forget gate for each query head.
         conv_size: taps of the short convolution on w; 0 without one.
+        has_token_shift: keys or values are mixed with those of the token before.
 
     Raises:
         ValueError: a size that the page cannot hold.
@@ -80,6 +84,7 @@ class PageLayout:
     has_transport: bool
     has_gate: bool
     conv_size: int = 0
+    has_token_shift: bool = False
 
     def __post_init__(self) -> None:
         if self.page_size % self.chunk_size:
@@ -158,6 +163,8 @@ class PageLayout:
             regions["pending_beta"] = ((kv, self.chunk_size), self.state_dtype)
         if self.conv_size > 1:
             regions["conv_tail"] = ((self.conv_size - 1, kv * head), self.dtype)
+        if self.has_token_shift:
+            regions["shift_tail"] = ((2 * kv * head,), self.dtype)
         end, offsets = 0, {}
         for name, (shape, dtype) in regions.items():
             offsets[name] = (end, shape, dtype)

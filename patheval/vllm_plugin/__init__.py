@@ -16,9 +16,11 @@ def register() -> None:
     from vllm import ModelRegistry
     from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 
+    from patheval import json_tokenizer
     from patheval.vllm_plugin.config_hooks import PagedAttentionConfig, RopeConfig
     from patheval.vllm_plugin.hf_configs import CONFIG_CLASSES
 
+    json_tokenizer.register()
     for config_class in CONFIG_CLASSES:
         AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
     for architecture, target in MODELS.items():

@@ -18,8 +18,14 @@ from patheval.kernels import (
     householder_vectors,
     paged_attention,
     paged_attention_workspace,
+    previous_tokens,
 )
-from patheval.vllm_plugin.config_hooks import ATTENTION_OP, CHUNK_SIZE, attention_options
+from patheval.vllm_plugin.config_hooks import (
+    ATTENTION_OP,
+    CHUNK_SIZE,
+    SHIFT_OP,
+    attention_options,
+)
 from patheval.vllm_plugin.metadata import PagedMetadata, PagedMetadataBuilder
 
 
@@ -50,7 +56,7 @@ class PathAttentionBackend(AttentionBackend):
 
 
 class PagedAttention(nn.Module, AttentionLayerBase):
-    """PaTH, PaTH-FoX or FoX attention over the pages of one layer.
+    """PaTH, PaTH-FoX, FoX or plain attention over the pages of one layer.
 
     vLLM finds the layer by its prefix, asks it for its page size, and binds its cache; all state of
     a sequence is in its pages.
@@ -68,6 +74,7 @@ class PagedAttention(nn.Module, AttentionLayerBase):
         has_transport: bool,
         has_gate: bool,
         conv_size: int,
+        has_token_shift: bool = False,
     ) -> None:
         """Register the layer with the engine that is being built.
 
@@ -79,6 +86,7 @@ class PagedAttention(nn.Module, AttentionLayerBase):
             has_transport: PaTH or PaTH-FoX.
             has_gate: PaTH-FoX or FoX.
             conv_size: taps of the short convolution on w; 0 without one.
+            has_token_shift: `previous` will be called in each step.
         """
         super().__init__()
         vllm_config = get_current_vllm_config()
@@ -94,6 +102,7 @@ class PagedAttention(nn.Module, AttentionLayerBase):
             has_transport=has_transport,
             has_gate=has_gate,
             conv_size=conv_size,
+            has_token_shift=has_token_shift,
         )
         self._prefix = prefix
         self.kv_cache = torch.tensor([])
@@ -157,6 +166,36 @@ class PagedAttention(nn.Module, AttentionLayerBase):
         )
         return out
 
+    def previous(self, x: torch.Tensor) -> torch.Tensor:
+        """Keep the step's unshifted keys and values, and return those one token earlier.
+
+        Args:
+            x: [rows, 2 * num_kv_heads * head_dim].
+
+        Returns:
+            As x; zero before a sequence's first token.
+        """
+        out = torch.zeros_like(x)
+        torch.ops.vllm.patheval_previous_tokens(x, out, self._prefix)
+        return out
+
+    def shift(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        """`previous`, into the rows of `out` that have a token."""
+        step = self._step()
+        if step is not None and self._pages is not None:
+            n = step.batch.num_tokens
+            out[:n] = previous_tokens(x[:n], self._pages, step.batch)
+
+    def _step(self) -> PagedMetadata | None:
+        """The step that runs; None in profiling runs."""
+        metadata = get_forward_context().attn_metadata
+        if metadata is None:
+            return None
+        assert isinstance(metadata, dict)
+        step = metadata[self._prefix]
+        assert isinstance(step, PagedMetadata)
+        return step
+
     def attend(
         self,
         q: torch.Tensor,
@@ -169,14 +208,12 @@ class PagedAttention(nn.Module, AttentionLayerBase):
         out: torch.Tensor,
     ) -> None:
         """`forward`, into the rows of `out` that have a token; the others keep what they hold."""
-        metadata = get_forward_context().attn_metadata
-        if metadata is None:
+        step = self._step()
+        if step is None:
             # vLLM measures the memory of this call and leaves as much free.
             paged_attention_workspace(q, self._layout, impl=self._options.impl)
             return
-        assert isinstance(metadata, dict) and self._pages is not None
-        step = metadata[self._prefix]
-        assert isinstance(step, PagedMetadata)
+        assert self._pages is not None
         n, head_dim = step.batch.num_tokens, self._layout.head_dim
         unit_w = None
         if w is not None:
@@ -230,11 +267,29 @@ def _attend_fake(
     pass
 
 
-# An op of its own, so that torch.compile can split the model at it: what it does depends on the
+# Ops of their own, so that torch.compile can split the model at them: what they do depends on the
 # step's metadata, which no compiled graph may hold.
 direct_register_custom_op(
     op_name=ATTENTION_OP.removeprefix("vllm::"),
     op_func=_attend,
     mutates_args=["out"],
     fake_impl=_attend_fake,
+)
+
+
+def _shift(x: torch.Tensor, out: torch.Tensor, layer_name: str) -> None:
+    layer = get_forward_context().no_compile_layers[layer_name]
+    assert isinstance(layer, PagedAttention)
+    layer.shift(x, out)
+
+
+def _shift_fake(x: torch.Tensor, out: torch.Tensor, layer_name: str) -> None:
+    pass
+
+
+direct_register_custom_op(
+    op_name=SHIFT_OP.removeprefix("vllm::"),
+    op_func=_shift,
+    mutates_args=["out"],
+    fake_impl=_shift_fake,
 )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 ATTENTION_OP = "vllm::patheval_paged_attention"
+SHIFT_OP = "vllm::patheval_previous_tokens"
 CHUNK_SIZE = 32
 DEFAULT_PAGE_SIZE = 256
 
@@ -49,7 +50,8 @@ class PagedAttentionConfig(VerifyAndUpdateConfig):
             compilation.mode = CompilationMode.NONE
             compilation.cudagraph_mode = CUDAGraphMode.NONE
         elif compilation.splitting_ops is None:
-            compilation.splitting_ops = [*CompilationConfig._attention_ops, ATTENTION_OP]
+            own = [ATTENTION_OP, SHIFT_OP]
+            compilation.splitting_ops = [*CompilationConfig._attention_ops, *own]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,11 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from patheval.checkpoint.config import PROJECT_FOX_MODEL_TYPE, ModelConfig
+from patheval.checkpoint.config import (
+    PROJECT_FOX_MODEL_TYPE,
+    PROJECT_ROPE_MODEL_TYPE,
+    ModelConfig,
+)
 
 DEFAULT_ROPE_POSITIONS = 2048  # fla's TransformerConfig, where config.json states none
 
@@ -36,7 +40,9 @@ class FlaConfig(PretrainedConfig):
             return
         config = self.model_config
         is_rope = config.attention == "rope"
-        self.architectures = ["PathEvalRopeForCausalLM" if is_rope else "PathEvalForCausalLM"]
+        self.architectures = [
+            "PathEvalForCausalLM" if config.is_paged else "PathEvalRopeForCausalLM"
+        ]
         self.num_attention_heads = config.num_heads
         self.num_key_value_heads = self.num_kv_heads = config.num_kv_heads
         self.head_dim = config.head_dim
@@ -74,9 +80,16 @@ class ForgettingTransformerConfig(FlaConfig):
 
 
 class ProjectFoxConfig(FlaConfig):
-    """FoX as its authors save it."""
+    """FoX, or RoPE with the same layers, as the authors of FoX save it."""
 
     model_type = PROJECT_FOX_MODEL_TYPE
+    __init__ = FlaConfig.__init__
+
+
+class ProjectRopeConfig(FlaConfig):
+    """Plain RoPE as the authors of FoX save it."""
+
+    model_type = PROJECT_ROPE_MODEL_TYPE
     __init__ = FlaConfig.__init__
 
 
@@ -87,4 +100,10 @@ class TransformerConfig(FlaConfig):
     __init__ = FlaConfig.__init__
 
 
-CONFIG_CLASSES = (PathAttnConfig, ForgettingTransformerConfig, ProjectFoxConfig, TransformerConfig)
+CONFIG_CLASSES = (
+    PathAttnConfig,
+    ForgettingTransformerConfig,
+    ProjectFoxConfig,
+    ProjectRopeConfig,
+    TransformerConfig,
+)

@@ -17,6 +17,7 @@ from vllm.model_executor.layers.linear import (
     ReplicatedLinear,
     RowParallelLinear,
 )
+from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.model_executor.layers.vocab_parallel_embedding import (
     UnquantizedEmbeddingMethod,
     VocabParallelEmbedding,
@@ -90,10 +91,10 @@ class ShortConvWeight(nn.Module):
 
 
 class HeadNorm(nn.Module):
-    """RMS norm over each head with a weight for each channel of each head; computed in fp32."""
+    """RMS norm over each head; computed in fp32."""
 
     def __init__(self, weight: nn.Parameter, head_dim: int, eps: float) -> None:
-        """Normalise with `weight`, [heads * head_dim]."""
+        """Normalise with `weight`, [heads * head_dim], or [head_dim] for all heads alike."""
         super().__init__()
         self.weight = weight
         self._head_dim, self._eps = head_dim, eps
@@ -102,11 +103,15 @@ class HeadNorm(nn.Module):
         """Same shape and dtype as x, [..., heads * head_dim]."""
         heads = x.float().unflatten(-1, (-1, self._head_dim))
         scaled = heads * torch.rsqrt(heads.square().mean(-1, keepdim=True) + self._eps)
-        return (scaled.flatten(-2) * self.weight.float()).to(x.dtype)
+        weight = self.weight.float().view(-1, self._head_dim)
+        return (scaled * weight).flatten(-2).to(x.dtype)
 
 
 class SelfAttention(nn.Module):
-    """Attention of PaTH, PaTH-FoX and FoX blocks; submodules are named as in fla's state dicts."""
+    """Attention over pages; submodules are named as in fla's state dicts.
+
+    That is PaTH, PaTH-FoX, FoX, and RoPE with the Pro layers of zhixuan-lin/forgetting-transformer.
+    """
 
     def __init__(self, *, config: Any, prefix: str, **_: Any) -> None:
         """Build this rank's projections; what else vLLM's Llama passes follows from config."""
@@ -126,11 +131,21 @@ class SelfAttention(nn.Module):
             prefix=f"{prefix}.qkv_proj",
         )
         self._qkv_sizes = [num_heads * head_dim, heads.num * head_dim, heads.num * head_dim]
-        if fla.qk_norm == "per_channel":
-            self.q_norm = HeadNorm(
-                KVHeads(fla.num_heads).parameter(head_dim), head_dim, fla.qk_norm_eps
+        if fla.has_token_shift:
+            self.k_shift_proj = KVHeadLinear(hidden, heads, 1) if fla.use_k_shift else None
+            self.v_shift_proj = KVHeadLinear(hidden, heads, 1) if fla.use_v_shift else None
+        if fla.qk_norm != "none":
+            is_shared = fla.qk_norm == "per_head"
+            for name, own in (("q_norm", KVHeads(fla.num_heads)), ("k_norm", heads)):
+                weight = nn.Parameter(torch.empty(head_dim), requires_grad=False)
+                weight = weight if is_shared else own.parameter(head_dim)
+                self.add_module(name, HeadNorm(weight, head_dim, fla.qk_norm_eps))
+        if fla.rope_theta is not None:
+            self.rotary_emb = get_rope(
+                head_dim,
+                max_position=config.max_position_embeddings,
+                rope_parameters=config.rope_parameters,
             )
-            self.k_norm = HeadNorm(heads.parameter(head_dim), head_dim, fla.qk_norm_eps)
         if has_transport:
             self.w_proj = (
                 LowRankW(fla, heads)
@@ -143,6 +158,10 @@ class SelfAttention(nn.Module):
             self.g_proj = self._column_parallel(fla.num_heads, bias=True)
         if fla.attention == "fox":
             self.f_proj = self._column_parallel(fla.num_heads, bias=True)
+        if fla.use_output_norm:
+            self.output_norm = HeadNorm(
+                KVHeads(fla.num_heads).parameter(head_dim), head_dim, fla.norm_eps
+            )
         if fla.use_output_gate:
             self.g_proj = self._column_parallel(hidden, bias=False)
         self.o_proj = RowParallelLinear(
@@ -156,15 +175,22 @@ class SelfAttention(nn.Module):
             has_transport=has_transport,
             has_gate=fla.attention in ("path-fox", "fox"),
             conv_size=fla.conv_size if has_transport and fla.use_w_shortconv else 0,
+            has_token_shift=fla.has_token_shift,
         )
 
     def forward(self, positions: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:
-        """[rows, hidden_size] -> [rows, hidden_size]; positions are not used."""
+        """[rows, hidden_size] -> [rows, hidden_size]; positions are for RoPE alone."""
         fla, x = self._fla, hidden_states
         q, k, v = self.qkv_proj(x).split(self._qkv_sizes, dim=-1)
         w = conv_weight = beta = log_fgate = None
-        if fla.qk_norm == "per_channel":
-            q, k = self.q_norm(q), self.k_norm(k)
+        if fla.has_token_shift:
+            past_k, past_v = self.attn.previous(torch.cat([k, v], dim=-1)).chunk(2, dim=-1)
+            k = self._shifted(x, k, past_k, self.k_shift_proj)
+            v = self._shifted(x, v, past_v, self.v_shift_proj)
+        if fla.qk_norm != "none":
+            q, k = self.get_submodule("q_norm")(q), self.get_submodule("k_norm")(k)
+        if fla.rope_theta is not None:
+            q, k = self.rotary_emb(positions, q.contiguous(), k.contiguous())
         if fla.attention in ("path", "path-fox"):
             w = self.w_proj(x)
             conv_weight = None if self.w_conv1d is None else self.w_conv1d.weight[:, 0]
@@ -174,9 +200,20 @@ class SelfAttention(nn.Module):
         if fla.attention == "fox":
             log_fgate = F.logsigmoid(self.f_proj(x).float())
         out = self.attn(q, k, v, w, conv_weight, beta, log_fgate)
+        if fla.use_output_norm:
+            out = self.output_norm(out)
         if fla.use_output_gate:
             out = out * torch.sigmoid(self.g_proj(x))
         return self.o_proj(out)
+
+    def _shifted(
+        self, x: torch.Tensor, own: torch.Tensor, past: torch.Tensor, shift: nn.Module | None
+    ) -> torch.Tensor:
+        """Mix [rows, kv heads * head_dim] with the token before, in fp32, rounded once."""
+        if shift is None:
+            return own
+        share = torch.sigmoid(shift(x).float()).repeat_interleave(self._fla.head_dim, dim=-1)
+        return (share * past.float() + (1 - share) * own.float()).to(own.dtype)
 
     def _column_parallel(self, out_features: int, *, bias: bool) -> ColumnParallelLinear:
         return ColumnParallelLinear(
@@ -230,8 +267,8 @@ class DecoderLayer(LlamaDecoderLayer):
     def __init__(self, vllm_config: VllmConfig, prefix: str = "", config: Any = None) -> None:
         """Choose the attention by the config."""
         config = config or vllm_config.model_config.hf_config
-        is_rope = config.model_config.attention == "rope"
-        super().__init__(vllm_config, prefix, config, RopeAttention if is_rope else SelfAttention)
+        is_paged = config.model_config.is_paged
+        super().__init__(vllm_config, prefix, config, SelfAttention if is_paged else RopeAttention)
 
 
 class PathEvalForCausalLM(LlamaForCausalLM):
@@ -255,7 +292,7 @@ class PathEvalForCausalLM(LlamaForCausalLM):
 
 
 class PathEvalRopeForCausalLM(PathEvalForCausalLM):
-    """The same for RoPE, under a name to which the settings of paged attention do not apply."""
+    """The same for plain RoPE; settings of paged attention do not apply to its name."""
 
 
 _FLA_TO_LLAMA = WeightsMapper(

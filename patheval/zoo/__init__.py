@@ -17,9 +17,23 @@ def sha256(path: Path) -> str:
 
 
 def manifest() -> dict[str, dict[str, str]]:
-    """SHA-256 of every shipped file: checkpoint name -> file name -> digest."""
-    content: dict[str, dict[str, str]] = json.loads((CHECKPOINTS / MANIFEST_NAME).read_text())
-    return content
+    """SHA-256 of every shipped file: checkpoint name -> file name -> digest.
+
+    Raises:
+        CheckpointError: The manifest is missing or damaged.
+    """
+    path = CHECKPOINTS / MANIFEST_NAME
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not content or not all(content[name].values() for name in content):
+            raise ValueError("it names no files")
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CheckpointError(
+            f"{path} cannot be read ({reason}); install patheval again"
+        ) from error
+    known: dict[str, dict[str, str]] = content
+    return known
 
 
 def verify(name: str) -> Path:
@@ -30,6 +44,9 @@ def verify(name: str) -> Path:
 
     Returns:
         Its folder.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or a file is missing or not as shipped.
     """
     known = manifest()
     if name not in known:

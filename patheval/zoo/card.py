@@ -1,5 +1,6 @@
 """The model card of a checkpoint, written from its training log alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +62,8 @@ def _stages(log: list[Entry]) -> list[_Stage]:
     return stages
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -70,22 +72,33 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def _curve(stage: _Stage) -> str:
-    last = len(stage.losses) - 1
+def curve(entries: list[Entry], lines: Mapping[str, tuple[str, int]]) -> str:
+    """A few points of a training log as a Markdown table.
+
+    Args:
+        entries: entries with a step.
+        lines: label of each line -> key of the entries, and decimals.
+    """
+    last = len(entries) - 1
     kept = sorted({round(i * last / (_CURVE_POINTS - 1)) for i in range(_CURVE_POINTS)})
-    points = [stage.losses[index] for index in kept]
-    return _table(
+    points = [entries[index] for index in kept]
+    return table(
         ["step", *(str(point["step"]) for point in points)],
         [
-            ["tokens (M)", *(f"{point['tokens'] / 1e6:.1f}" for point in points)],
-            ["training loss", *(f"{point['loss']:.3f}" for point in points)],
+            [label, *(f"{point[key]:.{decimals}f}" for point in points)]
+            for label, (key, decimals) in lines.items()
         ],
     )
 
 
+def _curve(stage: _Stage) -> str:
+    losses = [entry | {"millions": entry["tokens"] / 1e6} for entry in stage.losses]
+    return curve(losses, {"tokens (M)": ("millions", 1), "training loss": ("loss", 3)})
+
+
 def _history(stage: _Stage) -> str:
     names = list(stage.probes[-1][1])
-    return _table(
+    return table(
         ["step", *(name.replace("_", " ") for name in names)],
         [[step, *(_percent(results[name]) for name in names)] for step, results in stage.probes],
     )

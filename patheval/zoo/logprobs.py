@@ -17,14 +17,15 @@ NUM_LOGPROBS = 200
 _TEXT = "".join(f"Entry {i}: the value of {i * 7919 % 1000} is {i * i}.\n" for i in range(100))
 
 
-def record(folder: Path) -> None:
+def record(folder: Path, text: str = _TEXT) -> None:
     """Writes `logprobs.json`: token ids and the float64 log-probability of each one's successor.
 
     Args:
         folder: A checkpoint with its tokenizer.
+        text: At least `NUM_LOGPROBS` tokens besides BOS.
     """
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_NAME))
-    input_ids = tokenizer.encode(_TEXT).ids[: NUM_LOGPROBS + 1]
+    input_ids = tokenizer.encode(text).ids[: NUM_LOGPROBS + 1]
     content = {
         "input_ids": input_ids,
         "next_logprobs": [round(x, 9) for x in _next_logprobs(folder, input_ids, torch.float64)],

@@ -4,12 +4,15 @@ import json
 import shutil
 from pathlib import Path
 
+from patheval.errors import CheckpointError
 from patheval.zoo import MANIFEST_NAME, card, logprobs, recipes, sha256
 from patheval.zoo.models import CONFIG_NAME, WEIGHTS_NAME
 from patheval.zoo.tokenizer import TOKENIZER_CONFIG_NAME, TOKENIZER_NAME
 from patheval.zoo.train import LOG_NAME, run_folder, shard_folder
 
 DATA_NAME = "data.json"
+MAX_BYTES = 8 * 2**20
+MAX_TOTAL_BYTES = 32 * 2**20
 
 
 def collect(runs: Path, data: Path, checkpoints: Path) -> None:
@@ -42,7 +45,28 @@ def collect(runs: Path, data: Path, checkpoints: Path) -> None:
 
 
 def write_manifest(checkpoints: Path) -> None:
-    """Writes the SHA-256 of every file of every checkpoint."""
+    """Writes the SHA-256 of every file of every checkpoint.
+
+    Args:
+        checkpoints: the folder that ships.
+
+    Raises:
+        CheckpointError: a checkpoint, or all of them together, are larger than may ship.
+    """
+    sizes = {
+        folder.name: sum(path.stat().st_size for path in folder.iterdir())
+        for folder in checkpoints.iterdir()
+        if folder.is_dir()
+    }
+    for label, size, limit in [
+        *((f"the checkpoint {name}", size, MAX_BYTES) for name, size in sizes.items()),
+        ("all checkpoints together", sum(sizes.values()), MAX_TOTAL_BYTES),
+    ]:
+        if size >= limit:
+            raise CheckpointError(
+                f"{label} would take {size / 2**20:.1f} MiB of at most {limit / 2**20:.0f}; ship "
+                "fewer or smaller models"
+            )
     content = {
         folder.name: {path.name: sha256(path) for path in sorted(folder.iterdir())}
         for folder in sorted(checkpoints.iterdir())

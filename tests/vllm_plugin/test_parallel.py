@@ -53,6 +53,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "qk_norm": True,
         "qkv_bias": True,
     },
+    "fox-pro-split": {
+        "model_type": "forgetting_transformer-project_fox",
+        "fgate_type": "full",
+        "use_rope": False,
+        "use_k_shift": True,
+        "use_v_shift": True,
+        "qk_norm": True,
+        "qk_norm_share_param_across_head": True,
+        "use_output_gate": True,
+        "use_output_norm": True,
+    },
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from patheval.checkpoint.config import AttentionKind
+from patheval.leaderboard.states import REQUIRED_ACCURACY
 from patheval.zoo.state_tracking import recipes, training
 
 
@@ -47,5 +48,5 @@ def make(
                 for recipe in group:
                     prefix = f"{recipe.name}-seed"
                     errors = [own["error"] for own in entries if own["model"].startswith(prefix)]
-                    if max(errors) <= 1 - recipes.REQUIRED_ACCURACY:
+                    if max(errors) <= 1 - REQUIRED_ACCURACY:
                         remaining.remove(recipe.attention)

@@ -106,9 +106,7 @@ LAYER_COUNTS: dict[str, tuple[int, ...]] = {
     "a5": (1, 2, 3, 4),
     **{f"mqrar{n_back}": (2,) for n_back in mqrar.N_BACK},
 }
-"""Numbers of layers that each task is tried with, in order, until `REQUIRED_ACCURACY`."""
-
-REQUIRED_ACCURACY = 0.9
+"""Numbers of layers that each task is tried with, in order, until all seeds have learned it."""
 
 _FFLM = StateRecipe(
     "fflm",

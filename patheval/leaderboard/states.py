@@ -1,0 +1,174 @@
+"""Errors of the zoo's state-tracking models, seed by seed: a miniature of the paper's Table 1.
+
+The models are tested by their trainer, several seeds at once, and not by lm-eval: these numbers
+have a file and tables of their own, and are no rows of a board.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from statistics import fmean
+
+from patheval.errors import ResultsError
+
+STATES = "states.jsonl"
+REQUIRED_ACCURACY = 0.9
+"""What every seed has to reach on every test of a task, for the task to count as learned."""
+
+_TITLES = {"fflm": "Flip-flop", "mqrar": "MQRAR", "a5": "A5"}
+
+
+@dataclass(frozen=True)
+class StateRow:
+    """The error of one model on one test.
+
+    Attributes:
+        family: What the model was trained for, such as `fflm` or `mqrar2`.
+        attention: Kind of attention.
+        num_layers: Number of blocks.
+        seed: Of the weights and of the training data.
+        task: Task whose test sequences were asked, such as `path_fflm_iid`.
+        error: Share of the labels that greedy decoding does not give, in [0, 1].
+        wrong: Number of those labels.
+        labels: Number of labels.
+        sequences: Number of test sequences.
+        steps: Optimizer steps of the training.
+        seconds: Training time of all seeds of the model together.
+        route: How the error was counted.
+        device: What it was trained on.
+        torch: Version of torch there.
+        weights_sha256: Of the model's `model.safetensors`.
+        zoo: Name under which this seed ships, or None.
+    """
+
+    family: str
+    attention: str
+    num_layers: int
+    seed: int
+    task: str
+    error: float
+    wrong: int
+    labels: int
+    sequences: int
+    steps: int
+    seconds: float
+    route: str
+    device: str
+    torch: str
+    weights_sha256: str
+    zoo: str | None
+
+
+def write(rows: Sequence[StateRow], path: Path) -> None:
+    """Writes one JSON object a line.
+
+    Args:
+        rows: The errors.
+        path: Its folder is made if it is not there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
+
+
+def read(path: Path) -> list[StateRow]:
+    """Reads what `write` wrote; nothing if there is no such file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ResultsError: A line is damaged, or its error is not that of its counts.
+    """
+    if not path.is_file():
+        return []
+    rows = []
+    names = {field.name for field in fields(StateRow)}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            entry = json.loads(line)
+            if entry.keys() != names:
+                raise ValueError(f"fields {', '.join(sorted(entry.keys() ^ names))}")
+            row = StateRow(**entry)
+            if not 0 <= row.wrong <= row.labels or row.error != row.wrong / row.labels:
+                raise ValueError(f"{row.wrong} of {row.labels} is not {row.error}")
+        except (AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
+            raise ResultsError(
+                f"line {number} of {path} is damaged ({error}); write the file again with "
+                "`patheval zoo train collect-states`"
+            ) from error
+        rows.append(row)
+    return rows
+
+
+def is_learned(rows: Sequence[StateRow]) -> bool:
+    """Whether every seed of a model reaches `REQUIRED_ACCURACY` on every test."""
+    return all(row.error <= 1 - REQUIRED_ACCURACY for row in rows)
+
+
+def percent(share: float) -> str:
+    """Writes a share in percent with three digits, so that one label in a million shows."""
+    value = 100 * share
+    if value == 0:
+        return "0"
+    return f"{value:.3g}" if value >= 0.001 else f"{value:.5f}".rstrip("0")
+
+
+def mean_and_range(rows: Sequence[StateRow]) -> str:
+    """Writes the mean error of some seeds in percent, with the lowest and the highest."""
+    errors = [row.error for row in rows]
+    lowest, highest = percent(min(errors)), percent(max(errors))
+    return percent(fmean(errors)) + ("" if lowest == highest else f" ({lowest} to {highest})")
+
+
+def markdown_parts(rows: Sequence[StateRow], level: int = 3) -> Iterator[str]:
+    """Yields headings, tables and notes, one table for each kind of task.
+
+    Args:
+        rows: All errors.
+        level: Level of the headings.
+    """
+    kinds: dict[str, list[StateRow]] = {}
+    for row in rows:
+        kinds.setdefault(_kind(row), []).append(row)
+    for kind, own in kinds.items():
+        yield f"{'#' * level} {_TITLES.get(kind, kind)}"
+        yield _table(own)
+        if len({row.num_layers for row in own}) > 1:
+            yield _fewest_layers(own)
+
+
+def _kind(row: StateRow) -> str:
+    """The benchmark of a family: `mqrar2` and `mqrar3` share a table, `a5` has its own."""
+    return re.sub(r"^mqrar\d$", "mqrar", row.family)
+
+
+def _table(rows: Sequence[StateRow]) -> str:
+    tasks = list(dict.fromkeys(row.task for row in rows))
+    models: dict[tuple[str, int], dict[str, list[StateRow]]] = {}
+    for row in rows:
+        cells = models.setdefault((row.attention, row.num_layers), {})
+        cells.setdefault(row.task, []).append(row)
+    head = ["attention", "layers", "seeds", *tasks, "steps"]
+    lines = [head, ["---", *["---:"] * (len(head) - 1)]]
+    for (attention, num_layers), cells in models.items():
+        num_seeds = len({row.seed for own in cells.values() for row in own})
+        steps = ", ".join(str(n) for n in sorted({r.steps for own in cells.values() for r in own}))
+        values = [mean_and_range(cells[task]) if task in cells else "\u2013" for task in tasks]
+        lines.append([attention, str(num_layers), str(num_seeds), *values, steps])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _fewest_layers(rows: Sequence[StateRow]) -> str:
+    parts = []
+    for attention in dict.fromkeys(row.attention for row in rows):
+        own = [row for row in rows if row.attention == attention]
+        tried = sorted({row.num_layers for row in own})
+        enough = [n for n in tried if is_learned([row for row in own if row.num_layers == n])]
+        parts.append(f"{attention} {enough[0] if enough else f'none of {tried[0]} to {tried[-1]}'}")
+    return (
+        f"Fewest layers with which every seed names {percent(REQUIRED_ACCURACY)} % of the labels: "
+        + ", ".join(parts)
+        + "."
+    )
