@@ -1,6 +1,7 @@
 """`patheval leaderboard`: from results files to tables, plots and a page."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,30 @@ from rich.text import Text
 _FOLDER = click.Path(path_type=Path)
 
 
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    from patheval.errors import ResultsError
+
+    try:
+        yield
+    except OSError as error:
+        raise ResultsError(
+            f"{folder} cannot be written ({error.strerror}); make room, or name another folder"
+        ) from error
+
+
 @click.group()
 def leaderboard() -> None:
     """Tables, plots and a page from results files, and what changed between two of them."""
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, values: Any) -> dict[str, str]:
-    pairs = dict(value.rpartition("=")[::2] for value in values)
-    if "" in pairs:
+    pairs = [value.rpartition("=")[::2] for value in values]
+    if any(not (old and new) for old, new in pairs):
         raise click.BadParameter("write OLD=NEW, such as 'zoo:rope=RoPE'.")
-    return pairs
+    if len(dict(pairs)) < len(pairs):
+        raise click.BadParameter("a name is given twice before '='.")
+    return dict(pairs)
 
 
 def _length(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
@@ -54,7 +69,13 @@ def _length(context: click.Context, parameter: click.Parameter, value: str | Non
 )
 @click.option("--allow-limit", is_flag=True, help="Show --limit runs, marked and not compared.")
 @click.option("--strict", is_flag=True, help="Fail if anything was refused or unreadable.")
-@click.option("--examples", default=3, show_default=True, help="Answers to show for each value.")
+@click.option(
+    "--examples",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    help="Answers to show for each value.",
+)
 @click.option("--plots/--no-plots", default=True, help="Also write plots as SVG and PNG files.")
 def build(
     folders: tuple[Path, ...],
@@ -105,7 +126,8 @@ def build(
             f"--strict: {len(refused)} values were refused and {len(board.problems)} files not "
             "read in full; mend what is listed above, or leave --strict out"
         )
-    write_board(board, out, plots=plots)
+    with _writing(out):
+        write_board(board, out, plots=plots)
     click.echo(
         f"{out}: {len(board.models)} models, {len(board.columns)} columns, "
         f"{len(refused)} values refused, {len(board.problems)} files not read in full"
@@ -127,12 +149,15 @@ def paper(folders: tuple[Path, ...], out: Path, name: str) -> None:
     from patheval.leaderboard.write import write_board
 
     if folders:
-        out.mkdir(parents=True, exist_ok=True)
+        text = published.line_up(build_board(folders, name=name))
         report = out / "paper.md"
-        report.write_text(published.line_up(build_board(folders, name=name)), encoding="utf-8")
+        with _writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+            report.write_text(text, encoding="utf-8")
         click.echo(report)
     else:
-        write_board(published.paper_board(), out)
+        with _writing(out):
+            write_board(published.paper_board(), out)
         click.echo(out)
 
 
@@ -153,7 +178,9 @@ def front(context: click.Context, folder: Path, check: bool) -> None:
         for path in stale:
             click.secho(f"stale: {path}; run `patheval leaderboard front {folder}`", err=True)
         context.exit(1 if stale else 0)
-    click.echo(f"{len(write_front(folder))} files written to {folder}")
+    with _writing(folder):
+        written = write_front(folder)
+    click.echo(f"{len(written)} files written to {folder}")
 
 
 @leaderboard.command()
@@ -166,7 +193,8 @@ def trim(source: Path, out: Path) -> None:
     """
     from patheval.leaderboard.trim import trim_results
 
-    before, after = trim_results(source, out)
+    with _writing(out):
+        before, after = trim_results(source, out)
     click.echo(f"{out}: {after / 1e6:.1f} MB of {before / 1e6:.1f} MB")
 
 

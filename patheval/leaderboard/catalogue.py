@@ -160,7 +160,13 @@ def parse(task: str, metric: str = "", metadata: Mapping[str, object] | None = N
 
 
 def tokens(label: str) -> int:
-    """Returns the tokens of a length as task names write it; 1k is 1024."""
+    """Returns the tokens of a length as task names write it; 1k is 1024.
+
+    Raises:
+        ValueError: It is no length.
+    """
+    if not re.fullmatch(r"[0-9]+k?", label):
+        raise ValueError(f"{label!r} is no length")
     return int(label.removesuffix("k")) * (1024 if label.endswith("k") else 1)
 
 

@@ -78,18 +78,28 @@ def find_results(folders: Sequence[Path]) -> list[tuple[Path, str]]:
         elif not folder.is_dir():
             raise ResultsError(f"{folder} does not exist; name a folder that lm-eval wrote to")
         label = folder.resolve().name
-        for parent, _, names in os.walk(folder, followlinks=True):
-            for name in names:
-                if _RESULTS_NAME.search(name):
-                    path = Path(parent, name)
-                    relative = path.relative_to(folder).as_posix()
-                    found.setdefault(path.resolve(), f"{label}/{relative}")
+        for path in _walk(folder):
+            if _RESULTS_NAME.search(path.name):
+                found.setdefault(path.resolve(), f"{label}/{path.relative_to(folder).as_posix()}")
     if not found:
         listed = ", ".join(map(str, folders))
         raise ResultsError(
             f"no results file lies in {listed}; run lm_eval with --output_path and name that folder"
         )
     return sorted(found.items(), key=lambda item: item[1])
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Yield all files, each folder once, by its own name if a link leads there as well."""
+    seen = set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = Path(parent).resolve()
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort(key=lambda name: (Path(parent, name).is_symlink(), name))
+        yield from (Path(parent, name) for name in sorted(names))
 
 
 def read_results(
@@ -105,8 +115,8 @@ def read_results(
     """
     collection = Collection(num_files=1)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        data = _read_json(path)
+    except (OSError, RecursionError, ValueError) as error:
         reason = f"not readable as JSON ({error}); the run was cut off, so repeat it"
         collection.problems.append(Problem(name, reason))
         return collection
@@ -117,10 +127,19 @@ def read_results(
     else:
         try:
             _ResultsFile(path, name, data, collection, num_examples, allow_limit).read()
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             reason = f"not laid out as lm-eval does ({type(error).__name__}: {error})"
             return Collection(problems=[Problem(name, reason)], num_files=1)
     return collection
+
+
+def _read_json(path: Path) -> Any:
+    text = path.read_text(encoding="utf-8-sig")
+    data = json.loads(text)
+    if "\\ud" in text.lower():
+        # Halves of surrogate pairs can be written in JSON and in no file of ours.
+        data = json.loads(json.dumps(data, ensure_ascii=False).encode(errors="replace"))
+    return data
 
 
 @dataclass
@@ -252,6 +271,10 @@ class _ResultsFile:
             )
             self.collection.problems.append(Problem(name, reason))
             return None
+        if any(len(dict(pairs)) < len(pairs) for pairs in samples.raw.values()):
+            reason = "a prompt stands in it twice; shown without paired comparison, run it again"
+            self.collection.problems.append(Problem(name, reason))
+            return None
         return samples
 
 
@@ -308,7 +331,11 @@ def _metrics(
         # lm-eval's RULER tasks write -1 for lengths that were not run.
         if metric.isdigit() and number == -1:
             continue
-        yield (metric, own_filter or "none"), (number, _finite(values.get(stderr_key)))
+        stderr = _finite(values.get(stderr_key))
+        yield (
+            (metric, own_filter or "none"),
+            (number, stderr if stderr is not None and stderr >= 0 else None),
+        )
 
 
 def _in_task_order(config: Mapping[str, Any], metrics: Iterable[str]) -> list[str]:

@@ -45,13 +45,18 @@ def derived_cells(models: Sequence[str], tasks: Cells) -> Cells:
                 unit="share",
                 kind=kind,
                 num_tasks=(len(parts), len(names)),
+                parts=tuple(name for name in names if name in {part.subtask for part in parts}),
             )
-            if any(own == column for _, own in tasks):
-                continue
+            if any(_is_same_average(own, column) for _, own in tasks):
+                continue  # Published as such.
             for model in models:
                 if own := [tasks[model, part] for part in parts if (model, part) in tasks]:
                     averages[model, column] = _mean_cell(own, None, column, len(parts))
     return {**averages, **_summary_cells({**tasks, **averages})}
+
+
+def _is_same_average(a: Column, b: Column) -> bool:
+    return (a.kind, a.benchmark, a.length) == (b.kind, b.benchmark, b.length)
 
 
 def _summary_cells(cells: Cells) -> Cells:
@@ -67,6 +72,8 @@ def _summary_cells(cells: Cells) -> Cells:
         columns = sorted(columns, key=lambda column: column.length or 0)
         if len(columns) < 2 or len({column.length for column in columns}) < len(columns):
             continue
+        if len({column.parts for column in columns}) > 1:
+            continue  # Averages of other tasks at each length say nothing about length.
         increasing = uncertainty.increasing_weights(len(columns))
         for model in dict.fromkeys(model for model, _ in cells):
             own = [cells[model, c] for c in columns if (model, c) in cells]
@@ -104,7 +111,8 @@ def speed_cells(rows: Iterable[Row]) -> Cells:
     """Returns each model's speeds over all its shown runs, and the most memory that one took."""
     runs: dict[str, dict[str, Row]] = defaultdict(dict)
     for row in rows:
-        if row.status == "shown" and row.model_seconds:
+        # Answers that were all kept from an earlier run tell no speed.
+        if row.status == "shown" and row.model_seconds and row.prompt_tokens:
             runs[row.model][row.file] = row
     cells: Cells = {}
     for model, by_file in runs.items():

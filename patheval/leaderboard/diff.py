@@ -1,5 +1,6 @@
 """What changed between two boards: for CI of model training, and before publishing."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,8 +62,11 @@ def compare(
             equal names; two boards of one model each compare those.
 
     Raises:
-        ResultsError: A folder is no board, or there is no pair of models.
+        ResultsError: A folder is no board, there is no pair of models, or `sigmas` is negative or
+            not finite.
     """
+    if not 0 <= sigmas < math.inf:
+        raise ResultsError(f"--sigmas is {sigmas}; pass a number from 0 on, such as 2")
     sides = [_read(folder) for folder in (first, second)]
     names = [sorted({row.model for row in rows}) for rows, _ in sides]
     pairs = dict(models or {})

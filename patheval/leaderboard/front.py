@@ -4,22 +4,24 @@
 (`performance/`), and what is made of them: the boards `zoo/` and `paper/`, and README.md.
 """
 
-import json
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from patheval.errors import ResultsError
 
-from . import catalogue, collect, paper, schema, tables
+from . import catalogue, collect, paper, schema, speed, speed_plots, states, tables
 from .board import Board, build
-from .plots import sweep_files
+from .page import heat_maps, positions
+from .plots import POSITION_FILE, heat_file, sweep_files
+from .speed import Speeds
+from .states import STATES, StateRow
 from .write import ROWS, write_board
 
 RESULTS, PERFORMANCE, ZOO, PAPER = "results", "performance", "zoo", "paper"
 README = "README.md"
+_IMAGE = re.compile(r"!\[[^\]]*\]\(([^)]+)\)")
 
 
 def make_front(folder: Path) -> dict[Path, str]:
@@ -32,7 +34,7 @@ def make_front(folder: Path) -> dict[Path, str]:
         ResultsError: A results or performance file is damaged, or a result is refused.
     """
     zoo = zoo_board(folder)
-    texts = {folder / README: front_page(zoo, performance_rows(folder / PERFORMANCE))}
+    texts = {folder / README: _front_page_of(folder, zoo)}
     for name, board in ((ZOO, zoo), (PAPER, paper.paper_board())):
         if board is not None:
             texts[folder / name / ROWS] = schema.to_json_lines(board.rows)
@@ -52,25 +54,32 @@ def write_front(folder: Path, *, plots: bool = True) -> list[Path]:
     """
     written = []
     zoo = zoo_board(folder)
+    text = _front_page_of(folder, zoo)
     for name, board in ((ZOO, zoo), (PAPER, paper.paper_board())):
         if board is not None:
             written += write_board(board, folder / name, plots=plots and name == ZOO)
-    text = front_page(zoo, performance_rows(folder / PERFORMANCE))
+    if plots:
+        series = speed_plots.length_series(speed.read_speeds(folder / PERFORMANCE))
+        written += speed_plots.write_speed_plots(series, folder / PERFORMANCE)
     (folder / README).write_text(text, encoding="utf-8")
     return [*written, folder / README]
 
 
-def stale_files(folder: Path) -> list[Path]:
-    """Returns the files that are not what the results now give.
+def stale_files(folder: Path, *, plots: bool = True) -> list[Path]:
+    """Returns the files that are not what the results now give, and the plots that are missing.
 
     Args:
         folder: The folder `leaderboards`.
+        plots: Also look for the plots that the README shows.
     """
-    return [
+    texts = make_front(folder)
+    stale = [
         path
-        for path, text in make_front(folder).items()
+        for path, text in texts.items()
         if not path.is_file() or path.read_text(encoding="utf-8") != text
     ]
+    shown = [folder / name for name in _IMAGE.findall(texts[folder / README])] if plots else []
+    return stale + [path for path in shown if not path.is_file()]
 
 
 def zoo_board(folder: Path) -> Board | None:
@@ -100,66 +109,50 @@ def zoo_board(folder: Path) -> Board | None:
     return board
 
 
-def performance_rows(folder: Path) -> list[dict[str, Any]]:
-    """Reads the measured speeds that `patheval bench` wrote; none if there is no file.
-
-    Args:
-        folder: Folder of JSON files, each with a list `rows`.
-
-    Raises:
-        ResultsError: A file is damaged.
-    """
-    rows: list[dict[str, Any]] = []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
-                if not isinstance(row["shape"], dict):
-                    raise TypeError("shape is no mapping")
-                rows.append({**row, "median_ms": float(row["median_ms"]), "file": path.name})
-                str(row["bench"]), str(row["impl"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ResultsError(
-                f"{path} is no file of speeds ({type(error).__name__}: {error}); "
-                "write it with `patheval bench`"
-            ) from error
-    return rows
+def _front_page_of(folder: Path, zoo: Board | None) -> str:
+    speeds = speed.read_speeds(folder / PERFORMANCE)
+    return front_page(zoo, states.read(folder / RESULTS / STATES), speeds)
 
 
-def front_page(zoo: Board | None, performance: list[dict[str, Any]]) -> str:
+def front_page(zoo: Board | None, state_rows: list[StateRow], speeds: Speeds) -> str:
     """Writes leaderboards/README.md.
 
     Args:
         zoo: The board of the zoo's results, or None.
-        performance: Rows of `performance_rows`.
+        state_rows: Errors of the zoo's state-tracking models.
+        speeds: Measured speeds.
     """
-    return "\n\n".join(_front_parts(zoo, performance)) + "\n"
+    return "\n\n".join(_front_parts(zoo, state_rows, speeds)) + "\n"
 
 
-def _front_parts(zoo: Board | None, performance: list[dict[str, Any]]) -> Iterator[str]:
+def _front_parts(zoo: Board | None, state_rows: list[StateRow], speeds: Speeds) -> Iterator[str]:
     yield "# Leaderboards"
     yield (
         "Written by `patheval leaderboard front` from the files in this folder; edit those, not "
         "this page."
     )
-    if zoo is None:
+    if zoo is None and not state_rows:
         yield "No measured results are published yet."
     else:
         yield "## The zoo"
         yield (
-            "Four kinds of attention, small models trained alike on synthetic tasks: a miniature "
-            "of the PaTH paper's Tables 1 and 3, measured by patheval. Percent, ± one standard "
-            "error; **bold** is the best and <u>underlined</u> the second best of compared "
-            "values; `n`: a difference that is noise. The whole board with intervals, plots and "
-            "provenance: "
-            f"[{ZOO}/]({ZOO}/README.md), and as a page [{ZOO}/index.html]({ZOO}/index.html)."
+            "Four kinds of attention, small models trained alike on synthetic tasks: miniatures "
+            "of the PaTH paper's Tables 3 and 1, measured by patheval. Their models are far "
+            "smaller than the paper's, so compare the kinds of attention, not the numbers with "
+            "the paper's."
         )
-        plots = sweep_files(zoo)
-        for title, columns in tables.groups(zoo).items():
-            yield from tables.markdown_section(zoo, columns, level=3)
-            if title in plots:
-                yield f"![{title} by length]({ZOO}/plots/{plots[title]}.svg)"
+    if zoo is not None:
+        yield "### Table 3 in miniature: long context"
+        yield from _zoo_parts(zoo)
+    if state_rows:
+        yield "### Table 1 in miniature: state tracking"
+        yield (
+            "Wrong answers in percent: the mean over the seeds, and in brackets the lowest and "
+            f"highest. Every seed by itself: [{STATES}]({RESULTS}/{STATES})."
+        )
+        yield from states.markdown_parts(state_rows, level=4)
     yield "## Speed"
-    yield from _performance_parts(performance)
+    yield from _speed_parts(speeds)
     yield "## The paper"
     yield (
         "The numbers printed in the PaTH paper (arXiv 2505.16381), with the standard errors that "
@@ -168,50 +161,51 @@ def _front_parts(zoo: Board | None, performance: list[dict[str, Any]]) -> Iterat
     )
     board = paper.paper_board()
     by_group = tables.groups(board)
-    for title in ("RULER", "BABILong", "PhoneBook", "LongBench-E"):
-        columns = [c for c in tables.main_columns(by_group[title]) if c.length is not None]
+    for title in ("RULER", "BABILong", "PhoneBook", "LongBench-E", "Flip-flop"):
+        main = tables.main_columns(by_group[title])
+        columns = [column for column in main if column.kind != "summary"]
         yield f"### {title}, published"
         yield tables.markdown_table(board, columns)
     assets = files("patheval.leaderboard") / "assets"
     yield (assets / "front.md").read_text(encoding="utf-8").strip()
 
 
-def _performance_parts(rows: list[dict[str, Any]]) -> Iterator[str]:
-    if not rows:
-        yield "No measured speeds are published yet."
-        return
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        groups[str(row["bench"]), str(row.get("card", "unknown card"))].append(row)
-    for (bench, card), own in groups.items():
+def _zoo_parts(zoo: Board) -> Iterator[str]:
+    yield (
+        "Percent, ± one standard error; **bold** is the best and <u>underlined</u> the second "
+        "best of compared values; `n`: a difference that is noise. Intervals, every plot and "
+        f"provenance: [{ZOO}/]({ZOO}/README.md), and as a page "
+        f"[{ZOO}/index.html]({ZOO}/index.html)."
+    )
+    sweeps = sweep_files(zoo)
+    for title, columns in tables.groups(zoo).items():
+        yield from tables.markdown_section(zoo, columns, level=4)
+        if title in sweeps:
+            yield _image(f"{title} by length", f"{ZOO}/plots/{sweeps[title]}")
+    if positions(zoo):
+        yield "#### Perplexity by position"
+        yield _image("perplexity by position in the text", f"{ZOO}/plots/{POSITION_FILE}")
+    if maps := heat_maps(zoo):
+        yield "#### Score by depth"
+        yield _image(
+            f"{maps[0]['group']} {maps[0]['subtask']} by length and by depth in the prompt",
+            f"{ZOO}/plots/{heat_file(maps[0])}",
+        )
+
+
+def _speed_parts(speeds: Speeds) -> Iterator[str]:
+    series = speed_plots.length_series(speeds)
+    empty = True
+    for bench, card, parts in speed.markdown_parts(speeds, PERFORMANCE):
+        empty = False
         yield f"### {bench}, {card}"
-        impls = list(dict.fromkeys(str(row["impl"]) for row in own))
-        cells: dict[str, dict[str, float]] = defaultdict(dict)
-        for row in own:
-            cells[_shape(row["shape"])][str(row["impl"])] = row["median_ms"]
-        lines = [f"| shape | {' | '.join(impls)} |", f"| --- |{' ---: |' * len(impls)}"]
-        for shape, values in cells.items():
-            fastest = min(values.values())
-            texts = []
-            for impl in impls:
-                text = tables.MISSING
-                if impl in values:
-                    text = f"{values[impl]:.3g}"
-                    text = f"**{text}**" if values[impl] == fastest and len(values) > 1 else text
-                texts.append(text)
-            lines.append(f"| {shape} | {' | '.join(texts)} |")
-        yield "Median milliseconds; the fastest is bold."
-        yield "\n".join(lines)
-        yield "Measured with " + "; ".join(dict.fromkeys(_measured_with(row) for row in own)) + "."
+        yield from parts
+        for own in series:
+            if (own.bench, own.card) == (bench, card):
+                yield _image(own.description, f"{PERFORMANCE}/{own.file_name}")
+    if empty:
+        yield "No measured speeds are published yet."
 
 
-def _shape(shape: Mapping[str, object]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in shape.items() if value is not None)
-
-
-def _measured_with(row: Mapping[str, Any]) -> str:
-    versions = row.get("versions") or {}
-    parts = [f"{key} {value}" for key, value in versions.items()]
-    parts += [f"driver {row['driver']}"] if row.get("driver") else []
-    parts += [f"commit {str(row['commit'])[:12]}"] if row.get("commit") else []
-    return ", ".join([*parts, f"[{row['file']}]({PERFORMANCE}/{row['file']})"])
+def _image(description: str, path: str) -> str:
+    return f"![{description}]({path}.svg)"

@@ -125,6 +125,8 @@ def _column(column: Column, is_main: bool) -> dict[str, Any]:
         "metric": column.metric,
         "unit": column.unit,
         "kind": column.kind,
+        "share": column.share_of_tasks,
+        "parts": " ".join(column.parts),
         "up": column.higher_is_better,
         "main": is_main,
     }

@@ -12,7 +12,7 @@ from . import catalogue, tables
 from .board import Board
 from .schema import Row
 from .table import AVERAGE, Column
-from .uncertainty import from_reported, unpaired_difference
+from .uncertainty import Estimate, from_reported, unpaired_difference
 
 SOURCE = "arXiv 2505.16381"
 
@@ -185,7 +185,7 @@ def line_up(board: Board) -> str:
                 if cell is None or cell.row.attention != row.attention:
                     continue
                 found += 1
-                theirs = from_reported(row.value or 0.0, row.stderr, row.n, is_share=False)
+                theirs = Estimate(row.value or 0.0, row.stderr, row.ci_low, row.ci_high, row.n)
                 difference = unpaired_difference(cell.estimate, theirs)
                 if difference is None:
                     gap = cell.estimate.value - theirs.value
@@ -215,7 +215,7 @@ def _is_same(column: Column, row: Row) -> bool:
     same = (column.benchmark, column.subtask, column.length)
     if same != (row.benchmark, row.subtask, row.length):
         return False
-    if column.num_tasks[0] != column.num_tasks[1]:
+    if column.share_of_tasks:
         return False  # An average of some tasks is not the paper's average.
     return row.metric in ("score", column.metric) or column.kind == "average"
 

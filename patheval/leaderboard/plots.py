@@ -1,6 +1,7 @@
 """Plots of a board as SVG and PNG files, drawn with matplotlib."""
 
 import re
+import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,15 @@ from .table import Column
 from .tables import main_columns
 
 COLORS = ("#2f7fd0", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6bbd", "#7f7f7f")
+OPTIONS: Any = {
+    "svg.hashsalt": "patheval",
+    "font.size": 9,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+}
+"""For every plot: its file depends on its data alone, and not on the time or on random ids."""
+
+POSITION_FILE = "perplexity_by_position"
 _LINES = ("-", "--", ":", "-.")
 _MOST_MODELS = 16
 _MOST_HEAT_MAPS = 8
@@ -28,28 +38,25 @@ def write_plots(board: Board, folder: Path) -> None:
     """
     import matplotlib
 
-    # The same board gives the same files: no time, no random ids; and no window is opened.
-    options: Any = {
-        "svg.hashsalt": "patheval",
-        "font.size": 9,
-        "axes.grid": True,
-        "grid.alpha": 0.3,
-    }
-    with matplotlib.rc_context(options):
+    with matplotlib.rc_context(OPTIONS):
         names = sweep_files(board)
         for group, sweeps in _sweeps(board).items():
             panels = [_sweep_panel(board, columns) for columns in sweeps]
-            _save(_draw_panels(board, panels), folder / names[group])
+            save(_draw_panels(board, panels), folder / names[group])
         if by_position := [_position_panel(board, plot) for plot in positions(board)]:
-            _save(_draw_panels(board, by_position), folder / "perplexity_by_position")
+            save(_draw_panels(board, by_position), folder / POSITION_FILE)
         for heat_map in heat_maps(board):
-            name = _file_name(f"{heat_map['group']}_{heat_map['subtask']}")
-            _save(_draw_heat_maps(board, heat_map), folder / f"depth_{name}")
+            save(_draw_heat_maps(board, heat_map), folder / heat_file(heat_map))
 
 
 def sweep_files(board: Board) -> dict[str, str]:
     """Returns the file name, without its ending, of each benchmark's plot over lengths."""
     return {group: f"sweep_{_file_name(group)}" for group in _sweeps(board)}
+
+
+def heat_file(heat_map: Mapping[str, Any]) -> str:
+    """Returns the file name, without its ending, of one of `page.heat_maps`."""
+    return "depth_" + _file_name(f"{heat_map['group']}_{heat_map['subtask']}")
 
 
 def _sweeps(board: Board) -> dict[str, list[list[Column]]]:
@@ -61,11 +68,11 @@ def _sweeps(board: Board) -> dict[str, list[list[Column]]]:
     sweeps = {}
     for group, columns in groups.items():
         main = set(main_columns(columns))
-        panels: dict[tuple[str, str], list[Column]] = defaultdict(list)
+        panels: dict[tuple[str, str, tuple[str, ...]], list[Column]] = defaultdict(list)
         for column in sorted(
             columns, key=lambda c: (c not in main, c.kind != "family", c.length or 0)
         ):
-            panels[column.subtask, column.metric].append(column)
+            panels[column.subtask, column.metric, column.parts].append(column)
         if drawn := [panel for panel in panels.values() if len(panel) > 1]:
             sweeps[group] = drawn
     return sweeps
@@ -92,8 +99,9 @@ def _sweep_panel(board: Board, columns: list[Column]) -> _Panel:
             for length, cell in cells
             if cell is not None
         ]
+    name = "" if first.kind == "average" else first.subtask
     return _Panel(
-        first.group if first.kind == "average" else f"{first.group} {first.subtask}".strip(),
+        " ".join(filter(None, (first.group, name, first.share_of_tasks))),
         first.unit == "share",
         first.higher_is_better,
         [(c.length or 0, catalogue.column_label(c.benchmark, c.length)) for c in columns],
@@ -128,7 +136,7 @@ def _draw_panels(board: Board, panels: Sequence[_Panel]) -> Any:
 
 def _draw_panel(board: Board, axis: Any, panel: _Panel) -> None:
     scale = 100 if panel.is_share else 1
-    values = []
+    values, lows = [], []
     for place, (model, points) in enumerate(panel.lines.items()):
         if not points:
             continue
@@ -142,20 +150,21 @@ def _draw_panel(board: Board, axis: Any, panel: _Panel) -> None:
             if low is not None and high is not None
         ]
         if banded:
+            lows += [low for _, low, _ in banded if low > 0]
             axis.fill_between(*zip(*banded, strict=True), color=style["color"], alpha=0.15, lw=0)
     ticks = [length for length, _ in panel.ticks]
     axis.set_xscale("log", base=2)
     axis.set_xticks(ticks, [label for _, label in panel.ticks])
     axis.minorticks_off()
     note = "" if panel.higher_is_better else " (lower is better)"
-    axis.set_title(panel.title + note, fontsize=9)
+    axis.set_title("\n".join(textwrap.wrap(panel.title + note, 52)), fontsize=9)
     if panel.is_share:
         axis.set_ylim(-2, 102)
     elif values:
         # One model that explodes must not press the others to the axis.
         middle = sorted(values)[len(values) // 2]
-        top = min(max(values), 4 * middle) * 1.05
-        axis.set_ylim(min(values) * 0.95, top)
+        top = min(max(values), 2 * middle) * 1.05
+        axis.set_ylim(min(values + lows) * 0.95, top)
         for model_place, points in enumerate(panel.lines.values()):
             for x, value, _, _ in points:
                 if value > top:
@@ -163,8 +172,17 @@ def _draw_panel(board: Board, axis: Any, panel: _Panel) -> None:
                     axis.plot([x], [top * 0.97], marker="^", color=color, clip_on=False)
     if board.train_length and ticks[0] <= board.train_length <= ticks[-1]:
         axis.axvline(board.train_length, color="grey", ls="--", lw=1)
-        axis.annotate("trained", (board.train_length, 1), xycoords=("data", "axes fraction"),
-                      xytext=(3, -10), textcoords="offset points", fontsize=8)  # fmt: skip
+        # On the side of the line that has room.
+        is_left = board.train_length**2 <= ticks[0] * ticks[-1]
+        axis.annotate(
+            "trained",
+            (board.train_length, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(3 if is_left else -3, -10),
+            textcoords="offset points",
+            ha="left" if is_left else "right",
+            fontsize=8,
+        )
 
 
 def _draw_heat_maps(board: Board, heat_map: dict[str, Any]) -> Any:
@@ -187,20 +205,39 @@ def _draw_heat_maps(board: Board, heat_map: dict[str, Any]) -> Any:
         ]  # fmt: skip
         image = axis.imshow(grid, vmin=0, vmax=100, cmap="cividis", aspect="auto")
         axis.grid(visible=False)
+        for place, length in enumerate(lengths):
+            for d in depths:
+                if length in fields and (count := fields[length][d][1]):
+                    color = "white" if grid[d][place] < 50 else "black"
+                    axis.text(place, d, f"n={count}", color=color, fontsize=5, ha="center",
+                              va="center")  # fmt: skip
         axis.set_xticks(range(len(lengths)), lengths, fontsize=7)
         axis.set_yticks([-0.5, 4.5, 9.5], ["0 %", "50 %", "100 %"], fontsize=7)
         axis.set_title(board.models[int(index)], fontsize=9)
     for axis in axes[len(chosen) :]:
         axis.remove()
-    figure.suptitle(f"{heat_map['group']} {heat_map['subtask']}: score by length and depth")
+    title = f"{heat_map['group']} {heat_map['subtask']}".strip()
+    lines = textwrap.wrap(f"{title}: score by length and depth", 24 + 16 * across)
+    figure.suptitle("\n".join(lines), fontsize=10)
     figure.colorbar(image, ax=figure.axes, shrink=0.8, ticks=[0, 50, 100], format="%d")
     return figure
 
 
-def _save(figure: Any, path: Path) -> None:
-    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+def save(figure: Any, path: Path) -> list[Path]:
+    """Writes a figure on a white ground, which reads in light and dark surroundings.
+
+    Args:
+        figure: The figure.
+        path: The files' path, without an ending.
+
+    Returns:
+        The SVG and the PNG file.
+    """
+    svg, png = (path.with_name(f"{path.name}.{ending}") for ending in ("svg", "png"))
+    figure.savefig(svg, metadata={"Date": None})
     figure.set_layout_engine("none")  # It is laid out now, and need not be again.
-    figure.savefig(path.with_suffix(".png"), dpi=130, metadata={"Software": None})
+    figure.savefig(png, dpi=130, metadata={"Software": None})
+    return [svg, png]
 
 
 def _file_name(text: str) -> str:

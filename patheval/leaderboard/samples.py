@@ -218,8 +218,9 @@ def _example(record: Mapping[str, Any]) -> Example:
     prompt = str(next((own[0] for own in samplefile.whole_prompts(record) if own), ""))
     responses = record.get("filtered_resps") or [""]
     answer = responses[0] if isinstance(responses[0], str) else ""
+    end = ("…" if len(prompt) > _EXAMPLE_CHARACTERS else "") + prompt[-_EXAMPLE_CHARACTERS:]
     return Example(
-        ("…" if len(prompt) > _EXAMPLE_CHARACTERS else "") + prompt[-_EXAMPLE_CHARACTERS:],
+        _writable(end),
         _shorten(str(record.get("target", ""))),
         _shorten(answer),
         None,
@@ -227,7 +228,12 @@ def _example(record: Mapping[str, Any]) -> Example:
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= _EXAMPLE_CHARACTERS else text[:_EXAMPLE_CHARACTERS] + "…"
+    return _writable(text[:_EXAMPLE_CHARACTERS] + ("…" if len(text) > _EXAMPLE_CHARACTERS else ""))
+
+
+def _writable(text: str) -> str:
+    """Without halves of surrogate pairs, which JSON can hold and no file of ours."""
+    return text.encode(errors="replace").decode()
 
 
 def _number(value: object) -> float:

@@ -27,6 +27,7 @@ class Column:
         kind: "score" of a task, "average" of the benchmark's tasks at one length, "family"
             of some of them, "summary" over lengths, or "speed".
         num_tasks: Tasks averaged, and how many the benchmark has; (1, 1) for a task.
+        parts: The tasks averaged.
     """
 
     benchmark: str
@@ -38,6 +39,7 @@ class Column:
     higher_is_better: bool = True
     kind: str = "score"
     num_tasks: tuple[int, int] = (1, 1)
+    parts: tuple[str, ...] = ()
 
     @property
     def group(self) -> str:
@@ -51,12 +53,16 @@ class Column:
             return self.subtask
         parts = [self.subtask if self.kind != "average" else ""]
         parts.append(catalogue.column_label(self.benchmark, self.length))
-        done, whole = self.num_tasks
-        if done != whole:
-            parts.append(f"({done}/{whole})")
+        parts.append(self.share_of_tasks)
         if self.benchmark == "zero_shot" and self.kind == "score":
             parts.append(_SHORT_METRICS.get(self.metric, self.metric))
         return " ".join(filter(None, parts)) or ("average" if self.kind == "average" else "score")
+
+    @property
+    def share_of_tasks(self) -> str:
+        """How many of the benchmark's tasks are averaged, such as (2/13); empty if all are."""
+        done, whole = self.num_tasks
+        return f"({done}/{whole})" if done != whole else ""
 
     @property
     def name(self) -> str:
@@ -91,7 +97,7 @@ Cells = dict[tuple[str, Column], Cell]
 def column_of(row: Row) -> Column:
     """Returns the column that a row stands in."""
     if row.subtask == AVERAGE:  # Published as such: the average of all tasks.
-        whole = len(catalogue.benchmark(row.benchmark).average)
+        tasks = catalogue.benchmark(row.benchmark).average
         return Column(
             row.benchmark,
             AVERAGE,
@@ -99,7 +105,8 @@ def column_of(row: Row) -> Column:
             row.metric,
             unit=row.unit,
             kind="average",
-            num_tasks=(whole, whole),
+            num_tasks=(len(tasks), len(tasks)),
+            parts=tuple(tasks),
         )
     return Column(
         row.benchmark,
@@ -128,6 +135,7 @@ def column_order(column: Column) -> tuple[object, ...]:
         column.filter,
         column.unit,
         column.num_tasks,
+        column.parts,
     )
 
 

@@ -127,7 +127,7 @@ def _markdown_parts(board: Board) -> Iterable[str]:
     lines = [
         f"- {_escape(p.file)}: {_escape(p.reason)}." for p in board.problems[:_MOST_LISTED]
     ] + [
-        f"- {_escape(row.model)}, {row.task}, {row.metric} ({row.status}, {_escape(row.file)}): "
+        f"- {_escape(f'{row.model}, {row.task}, {row.metric} ({row.status}, {row.file})')}: "
         f"{_escape(row.reason or STATUSES[row.status])}."
         for row in hidden[:_MOST_LISTED]
     ]
@@ -159,8 +159,13 @@ def markdown_section(board: Board, columns: Sequence[Column], level: int = 2) ->
         tasks = [column for column in columns if column not in main]
         table = markdown_table(board, tasks, letters)
         yield f"<details><summary>Tasks</summary>\n\n{table}\n\n</details>"
-    if any(column.num_tasks[0] != column.num_tasks[1] for column in columns):
+    if any(column.share_of_tasks for column in columns):
         yield "(2/13): the mean of 2 of the benchmark's 13 tasks, which is not its score."
+    if len({column.parts for column in columns if column.kind == "average"}) > 1:
+        yield (
+            "The averages are of different tasks at different lengths, so nothing sums up the "
+            "lengths and no line joins them."
+        )
     if letters:
         yield "\n".join(
             f"<sup>{letter}</sup> {mark}: {MARKS[mark]}.<br>" for mark, letter in letters.items()
@@ -198,7 +203,7 @@ def markdown_table(
 
 
 def _heading(column: Column) -> str:
-    return f"{column.title} {'' if column.higher_is_better else '↓'}".strip()
+    return f"{_escape(column.title)} {'' if column.higher_is_better else '↓'}".strip()
 
 
 def _markdown_cell(cell: Cell | None, column: Column, letters: Mapping[str, str]) -> str:
@@ -263,7 +268,9 @@ def _markdown_row(cells: Iterable[str]) -> str:
 
 
 def _escape(text: str) -> str:
-    return re.sub(r"([|<>*_`\[\]])", r"\\\1", text.replace("\n", " "))
+    # An underscore inside a word starts no emphasis, and names are full of them.
+    text = re.sub(r"([|<>*`\[\]]|\b_|_\b)", r"\\\1", text)
+    return " ".join(text.split())
 
 
 def write_csv_tables(board: Board, folder: Path) -> None:

@@ -44,7 +44,9 @@ def trim_results(source: Path, target: Path) -> tuple[int, int]:
         else:
             with copy.open("w", encoding="utf-8") as file:
                 for record in read_samples(path):
-                    file.write(json.dumps(_trimmed(record), ensure_ascii=False) + "\n")
+                    own = _trimmed(record)
+                    text = json.dumps(own, ensure_ascii=False, separators=(",", ":"))
+                    file.write(f"{text}\n")
         after += copy.stat().st_size
     return sum(path.stat().st_size for path in [*results, *samples]), after
 
@@ -52,7 +54,7 @@ def trim_results(source: Path, target: Path) -> tuple[int, int]:
 def _trimmed(record: Mapping[str, Any]) -> dict[str, Any]:
     doc = record["doc"] if isinstance(record["doc"], dict) else {}
     answers = record.get("filtered_resps") or []
-    kept = ("doc_id", "target", "filter", "metrics", "doc_hash", "prompt_hash", "target_hash")
+    kept = ("doc_id", "target", "filter", "metrics", "prompt_hash", "target_hash")
     return {
         **{name: record[name] for name in kept if name in record},
         "doc": {name: doc[name] for name in _DOC_FIELDS if name in doc},

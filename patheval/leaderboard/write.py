@@ -14,7 +14,7 @@ SUMMARY = "board.json"
 
 
 def write_board(board: Board, folder: Path, *, plots: bool = True) -> list[Path]:
-    """Writes a board, and replaces the files of an earlier one.
+    """Writes a board in place of an earlier one, whose tables and plots go.
 
     Args:
         board: The board.
@@ -26,6 +26,10 @@ def write_board(board: Board, folder: Path, *, plots: bool = True) -> list[Path]
     """
     table_folder = folder / "tables"
     table_folder.mkdir(parents=True, exist_ok=True)
+    plot_folder = folder / "plots"
+    for pattern in ("tables/*.csv", "tables/*.tex", "plots/*.svg", "plots/*.png"):
+        for old in folder.glob(pattern):
+            old.unlink()
     (folder / ROWS).write_text(schema.to_json_lines(board.rows), encoding="utf-8")
     schema.write_csv(board.rows, folder / "rows.csv")
     scorefile.write(board, folder)
@@ -35,7 +39,6 @@ def write_board(board: Board, folder: Path, *, plots: bool = True) -> list[Path]
     tables.write_csv_tables(board, table_folder)
     tables.write_latex_tables(board, table_folder)
     if plots:
-        plot_folder = folder / "plots"
         plot_folder.mkdir(exist_ok=True)
         write_plots(board, plot_folder)
     return sorted(path for path in folder.rglob("*") if path.is_file())

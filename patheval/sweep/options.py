@@ -1,5 +1,6 @@
 """What a sweep is asked to run, from the command line and from a YAML file."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,8 @@ import yaml
 
 from patheval.errors import UnsupportedError
 from patheval.leaderboard.catalogue import tokens
+
+_LONGEST_NAME = 120
 
 CHECKPOINT_BACKENDS = ("path", "path-ref")
 """Values of lm-eval's --model whose checkpoints patheval can check before they run."""
@@ -93,6 +96,8 @@ def read_options(given: Mapping[str, Any], config: Path | None) -> Options:
     models = options.pop("model", ())
     if not models:
         raise UnsupportedError("no model is named; pass --model NAME=CHECKPOINT")
+    for model in models:
+        _check_name(model.name)
     names = [model.name for model in models]
     if double := sorted({name for name in names if names.count(name) > 1}):
         raise UnsupportedError(f"two models are called {double[0]}; give each its own name")
@@ -103,12 +108,25 @@ def read_options(given: Mapping[str, Any], config: Path | None) -> Options:
     return Options(models=models, suites=options.pop("suite", ()), **options)
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice, of which YAML would keep the last in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        merge = "tag:yaml.org,2002:merge"
+        keys = [self.construct_object(k, deep=True) for k, _ in node.value if k.tag != merge]
+        if double := [key for key in keys if keys.count(key) > 1]:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{double[0]!r} stands twice", node.start_mark
+            )
+        return dict(super().construct_mapping(node, deep))
+
+
 def _read_yaml(config: Path | None) -> dict[str, Any]:
     if config is None:
         return {}
     try:
-        content = yaml.safe_load(config.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+        content = yaml.load(config.read_text(encoding="utf-8"), _Loader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise UnsupportedError(f"{config} cannot be read ({reason}); correct it") from error
     if not isinstance(content, dict):
@@ -141,6 +159,16 @@ def _model(name: str, given: object) -> Model:
     )
 
 
+def _check_name(name: str) -> None:
+    """Refuse what lm-eval's folders, or a board, could not call the model by."""
+    is_path = name.startswith((".", "/", "~")) or not name.strip()
+    if is_path or not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
+        raise UnsupportedError(
+            f"a model is called {name[:_LONGEST_NAME]!r}; a name is printable, begins with none of "
+            f". / ~ and has at most {_LONGEST_NAME} bytes"
+        )
+
+
 def _texts(name: str, value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = value.split(",")
@@ -152,6 +180,8 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
 def _lengths(name: str, value: object) -> tuple[int, ...]:
     if isinstance(value, int):
         value = [value]
+    if isinstance(value, Mapping) or value in ("", [], ()):
+        raise UnsupportedError(f"{name} is {value!r}; write lengths such as 1k,2k,4k")
     return tuple(sorted({_length(name, text) for text in _texts(name, value)}))
 
 
@@ -162,6 +192,13 @@ def _length(name: str, value: object) -> int:
         raise UnsupportedError(
             f"{name} is {value!r}; write tokens, or 4k for 4096 of them"
         ) from error
+
+
+def _limit_of_length(name: str, value: object) -> int:
+    length = _length(name, value)
+    if not length:
+        raise UnsupportedError(f"{name} is {value!r}; write tokens, or 4k for 4096 of them")
+    return length
 
 
 def _mapping(name: str, value: object) -> dict[str, Any]:
@@ -175,7 +212,8 @@ def _mapping(name: str, value: object) -> dict[str, Any]:
 
 
 def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not isinstance(value, int | float) or not is_number or not 0 < value < math.inf:
         raise UnsupportedError(f"{name} is {value!r}; write a positive number")
     return value
 
@@ -190,7 +228,7 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "backend": lambda name, value: str(value),
     "model_args": _mapping,
     "metadata": _mapping,
-    "max_length": _length,
+    "max_length": _limit_of_length,
     "limit": _number,
     "device": lambda name, value: str(value),
     "batch_size": lambda name, value: str(value),

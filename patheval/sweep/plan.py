@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -105,6 +106,8 @@ def make_plan(options: Options, progress: Callable[[str], None] = lambda text: N
             f"{f' and {len(long) - 4} more' if len(long) > 4 else ''} need {needed}; pass "
             f"--max-length {needed}, or leave it out"
         )
+    if fault := _output_fault(options.out):
+        plan.faults.append(fault)
     finished = _finished(options.out)
     for cell in plan.cells:
         arguments = options.arguments(cell.model, plan.max_length)
@@ -166,6 +169,7 @@ def _add_cells(
 ) -> list[str]:
     """Add a cell for each model and task; return what is wrong with those that cannot be had."""
     faults: dict[str, list[str]] = defaultdict(list)
+    unfetched: set[str] = set()
     for model in models:
         progress(f"tasks of {model.name}")
         manager = task_manager(plan, model)
@@ -178,12 +182,32 @@ def _add_cells(
             except Exception as error:  # Whatever a task's code or data raise is one fault more.
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
                 faults[reason[:300]].append(f"{model.name} on {name}")
-    return [
+                if _is_of_the_network(error):
+                    unfetched.add(name)
+    listed = [
         ", ".join(names[:3])
         + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         + f": {reason}"
         for reason, names in faults.items()
     ]
+    if unfetched:
+        # lm-eval's own tasks name no way to fetch their data; its dummy model needs nothing else.
+        listed.append(
+            f"{len(unfetched)} of lm-eval's tasks lack their data; with a network, run "
+            f"`HF_HUB_OFFLINE=0 lm_eval run --model dummy --limit 1 --tasks "
+            f"{','.join(sorted(unfetched))}`"
+        )
+    return listed
+
+
+def _is_of_the_network(error: BaseException | None) -> bool:
+    """Whether a failed connection is the cause: each library has a class of its own for that."""
+    while error is not None:
+        names = {own.__name__ for own in type(error).__mro__}
+        if names & {"ConnectionError", "OfflineModeIsEnabled", "LocalEntryNotFoundError"}:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _cell(model: Model, task: Any) -> Cell:
@@ -204,6 +228,7 @@ def _key(options: Options, cell: Cell, arguments: dict[str, Any], fingerprint: s
     # Where a checkpoint lies does not matter, only what it holds.
     own = {key: value for key, value in arguments.items() if key != "pretrained"}
     content = [
+        cell.model.name,
         fingerprint,
         options.backend,
         own,
@@ -214,6 +239,17 @@ def _key(options: Options, cell: Cell, arguments: dict[str, Any], fingerprint: s
         cell.tokenizer,
     ]
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _output_fault(out: Path) -> str:
+    """What keeps results from being written; empty if nothing does."""
+    there = out.absolute()
+    while not os.path.lexists(there):
+        there = there.parent
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return ""
+    reason = "may not be written to" if there.is_dir() else "is no folder"
+    return f"the results cannot go to {out}: {there} {reason}; name another folder with --out"
 
 
 def _finished(out: Path) -> dict[str, Path]:

@@ -162,12 +162,14 @@ class LiveTable:
             for cell in self._plan.cells
             if all(cell is not outcome.cell for outcome in self._outcomes)
         ]
-        text = f"{len(self._outcomes)} of {len(self._plan.cells)} cells; {self._doing}"
+        text = f"{len(self._outcomes)} of {len(self._plan.cells)} cells"
+        if left:
+            text += f"; {self._doing}"
         spent = num_tokens([outcome.cell for outcome in done])
         if left and spent:
             rate = spent / max(time.monotonic() - self._start, 1e-9)
             text += f"; about {duration(num_tokens(left) / rate)} left"
-        return f"{text}; log in {self._log}"
+        return text if self._live is None else f"{text}; log in {self._log}"
 
 
 def _cell_text(values: list[tuple[float, str]], failed: int, total: int) -> Text:

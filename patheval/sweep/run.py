@@ -18,8 +18,10 @@ _logger = logging.getLogger(__name__)
 
 # Counted by the adapters over the whole life of a model, and needed of one cell.
 _COUNTS = (
+    "num_prompts_overlength",
     "num_prompts_truncated",
     "num_prompts_skipped",
+    "num_prompts_empty",
     "num_generations_empty",
     "num_prompts",
     "num_answers_resumed",

@@ -79,6 +79,19 @@ def test_new_gone_and_not_comparable(tmp_path):
     assert CliRunner().invoke(cli, [*arguments, "--strict"]).exit_code == 1
 
 
+@pytest.mark.parametrize("sigmas", [-1, float("nan"), float("inf")])
+def test_a_number_of_errors_that_is_none_is_refused(tmp_path, sigmas):
+    with pytest.raises(ResultsError, match="--sigmas is"):
+        diff.compare(tmp_path, tmp_path, sigmas=sigmas)
+
+
+def test_without_tolerance_any_loss_is_a_regression_and_no_change_is_none(tmp_path):
+    a = board(tmp_path / "a", Run("m", {TASK: BEFORE}))
+    b = board(tmp_path / "b", Run("m", {TASK: flipped(BEFORE, 1, 0)}))
+    assert [change.kind for change in diff.compare(a, b, sigmas=0)] == ["worse"]
+    assert [change.kind for change in diff.compare(a, a, sigmas=0)] == ["same"]
+
+
 def test_without_stored_scores_the_comparison_is_unpaired(tmp_path):
     a = board(tmp_path / "a", Run("m", {TASK: BEFORE}, log_samples=False))
     b = board(tmp_path / "b", Run("m", {TASK: flipped(BEFORE, 10, 0)}))

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ from golden_results import Run, four_models, scores
 from patheval.cli.main import cli
 from patheval.errors import ResultsError
 from patheval.leaderboard import board as boards
-from patheval.leaderboard import front
+from patheval.leaderboard import front, states
 from patheval.leaderboard.trim import trim_results
 
 ROOT = Path(__file__).parents[2]
@@ -21,10 +23,17 @@ SPEEDS = {
     "rows": [
         {
             "bench": "prefill",
-            "shape": {"batch": 2, "seq_len": 16384},
+            "shape": {
+                "batch": 2,
+                "seq_len": 16384,
+                "num_heads": 32,
+                "head_dim": 64,
+                "kind": "path",
+                "mean_log_fgate": None,
+            },
             "impl": impl,
             "median_ms": ms,
-            "ratio_to": {},
+            "ratio_to": {"fla": 5.914 / 36.5} if impl == "patheval" else {},
             "card": "NVIDIA H200",
             "driver": "570.1",
             "versions": {"torch": "2.11.0"},
@@ -53,7 +62,7 @@ def test_the_front_page_shows_zoo_speeds_and_paper(folder):
     for part in (
         "| **91.7** ±2.8",
         "Difference from rope:",
-        "| batch 2, seq_len 16384 | **5.91** | 36.5 |",
+        "| path | 2 x 16k, 32 heads of 64 | **5.91** | 36.5 | 0.16 |",
         "torch 2.11.0, driver 570.1, commit 0123456789ab, [prefill.json](performance/prefill.json)",
         "### PhoneBook, published",
         "## How a row is earned",
@@ -65,9 +74,74 @@ def test_the_front_page_shows_zoo_speeds_and_paper(folder):
         assert (folder / link).is_file()
 
 
+def write_pictures(folder):
+    """Empty files in place of the plots, which take longest."""
+    for picture in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (folder / "README.md").read_text()):
+        (folder / picture).parent.mkdir(exist_ok=True)
+        (folder / picture).touch()
+
+
+def state_rows():
+    """Flip-flop by two kinds and three seeds, A5 with one and two layers."""
+    errors = {
+        ("fflm", "rope", 1, "path_fflm_sparse"): (400, 300, 500),
+        ("fflm", "path", 1, "path_fflm_sparse"): (0, 0, 3),
+        ("a5", "path", 1, "path_a5"): (200, 50, 50),
+        ("a5", "path", 2, "path_a5"): (1, 2, 3),
+    }
+    return [
+        states.StateRow(family, attention, layers, seed, task, wrong / 1000, wrong, 1000, 10, 4000,
+                        60.0, "batched", "NVIDIA H200", "2.11.0", "0" * 64, None)
+        for (family, attention, layers, task), own in errors.items()
+        for seed, wrong in enumerate(own, start=1)
+    ]  # fmt: skip
+
+
+def test_state_tracking_errors_are_shown_beside_the_zoo_and_alone(folder):
+    states.write(state_rows(), folder / "results/states.jsonl")
+    assert front.stale_files(folder, plots=False)
+    front.write_front(folder, plots=False)
+    text = (folder / "README.md").read_text()
+    assert "### Table 3 in miniature: long context" in text
+    assert "### Table 1 in miniature: state tracking" in text
+    assert "| rope | 1 | 3 | 40 (30 to 50) |" in text
+    assert "| path | 1 | 3 | 0.1 (0 to 0.3) |" in text
+    assert "path 2." in text
+    assert "[states.jsonl](results/states.jsonl)" in text
+    shutil.rmtree(folder / "results" / "rope")
+    for other in ("fox", "path", "path-fox"):
+        shutil.rmtree(folder / "results" / other)
+    front.write_front(folder, plots=False)
+    text = (folder / "README.md").read_text()
+    assert "| rope | 1 | 3 | 40 (30 to 50) |" in text
+    assert "Table 3 in miniature" not in text
+
+
+def test_damaged_state_tracking_errors_are_an_error(folder):
+    path = folder / "results/states.jsonl"
+    states.write(state_rows(), path)
+    path.write_text(path.read_text()[:-20])
+    with pytest.raises(ResultsError, match=r"line 12 of .*states\.jsonl"):
+        front.write_front(folder, plots=False)
+    assert not (folder / "README.md").exists()
+
+
+@pytest.mark.slow
+def test_every_picture_of_the_front_page_is_there_or_stale(folder):
+    front.write_front(folder)
+    text = (folder / "README.md").read_text()
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+    assert "zoo/plots/sweep_ruler.svg" in pictures
+    assert "zoo/plots/depth_ruler_niah_single_1.svg" in pictures
+    assert front.stale_files(folder) == []
+    (folder / pictures[0]).unlink()
+    assert front.stale_files(folder) == [folder / pictures[0]]
+
+
 def test_check_passes_at_once_and_in_another_process(folder):
     front.write_front(folder, plots=False)
-    assert front.stale_files(folder) == []
+    assert front.stale_files(folder, plots=False) == []
+    write_pictures(folder)
     arguments = [sys.executable, "-m", "patheval", "leaderboard", "front", str(folder), "--check"]
     for seed in ("1", "2"):
         environment = os.environ | {"PYTHONHASHSEED": seed}
@@ -79,12 +153,12 @@ def test_check_finds_new_results_and_edited_files(folder):
     front.write_front(folder, plots=False)
     readme = folder / "README.md"
     readme.write_text(readme.read_text() + "edited\n")
-    assert front.stale_files(folder) == [readme]
+    assert front.stale_files(folder, plots=False) == [readme]
     front.write_front(folder, plots=False)
     Run("rope", {"path_phonebook_16k": scores(3, 96)}, time="2026-06-01T10-00-00.1").write(
         folder / "results"
     )
-    stale = front.stale_files(folder)
+    stale = front.stale_files(folder, plots=False)
     assert set(stale) == {readme, folder / "zoo/rows.jsonl", folder / "zoo/README.md"}
     result = CliRunner().invoke(cli, ["leaderboard", "front", str(folder), "--check"])
     assert result.exit_code == 1

@@ -6,14 +6,17 @@ import time
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from golden_results import Run, four_models, perplexity_run, scores
 from scipy import stats
 
+from patheval.cli.main import cli
 from patheval.errors import ResultsError
 from patheval.leaderboard import board as boards
 from patheval.leaderboard.page import positions
 from patheval.leaderboard.schema import MARKS
 from patheval.leaderboard.table import AVERAGE
+from patheval.leaderboard.tables import markdown
 from patheval.leaderboard.write import write_board
 
 TASK = "path_phonebook_1k"
@@ -192,6 +195,111 @@ def test_files_that_are_no_results(tmp_path, content):
     Run("rope", BASE).write(tmp_path)
     (tmp_path / "results_2026-05-01T10-00-00.000002.json").write_text(content)
     assert len(build(tmp_path).problems) == 1
+
+
+def edited(folder, change, **options):
+    """A baseline, and a run whose results file was changed."""
+    Run("rope", BASE).write(folder)
+    path = Run("path", BETTER, attention="path", **options).write(folder)
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    return build(folder)
+
+
+UNREADABLE = {
+    "date of no calendar": lambda c: c.update(date=1e30),
+    "counts as a list": lambda c: c.update({"n-samples": [1]}),
+    "endless time": lambda c: c["config"].update(
+        phases={"generate_until": {"wall_seconds": 1, "prompt_tokens": 1e400}}
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_fields_of_the_wrong_kind_are_a_problem_of_their_file_alone(tmp_path, kind):
+    board = edited(tmp_path, UNREADABLE[kind])
+    assert board.models == ["rope"]
+    (problem,) = board.problems
+    assert "not laid out as lm-eval does" in problem.reason
+
+
+def test_a_file_of_endless_brackets(tmp_path):
+    (tmp_path / "results_2026-05-01T10-00-00.000002.json").write_text("[" * 100_000)
+    Run("rope", BASE).write(tmp_path)
+    assert "not readable as JSON" in build(tmp_path).problems[0].reason
+
+
+def test_a_byte_order_mark_is_read_over(tmp_path):
+    path = Run("rope", BASE).write(tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert build(tmp_path).problems == []
+
+
+def test_half_surrogates_do_not_keep_a_board_from_being_written(tmp_path):
+    path = Run("path", BETTER).write(tmp_path / "runs")
+    samples = path.with_name(f"samples_{TASK}_2026-05-01T10-00-00.000001.jsonl")
+    samples.write_text(samples.read_text().replace('[" wrong"]', '[" \\ud800"]'))
+    board = edited(tmp_path / "runs", lambda c: c.update(model_name="x\ud800y"))
+    assert board.models == ["rope", "x?y"]
+    write_board(board, tmp_path / "board", plots=False)
+    assert "x?y" in (tmp_path / "board/index.html").read_text()
+
+
+def test_links_in_circles_are_walked_once(tmp_path):
+    Run("rope", BASE).write(tmp_path / "runs")
+    for number in range(3):
+        (tmp_path / f"runs/rope/link{number}").symlink_to("..")
+    (tmp_path / "runs/a_link").symlink_to("rope")
+    board = build(tmp_path)
+    assert board.num_files == 1
+    assert board.rows[0].file.endswith("/runs/rope/results_2026-05-01T10-00-00.000001.json")
+
+
+def test_negative_standard_errors_are_none(tmp_path):
+    no_error = {TASK: {"exact_match_stderr,none": -1.0}}
+    board = pair(tmp_path, log_samples=False, results=no_error)
+    assert cell(board, "path").row.stderr == pytest.approx((70 * 26 / 96**2 / 95) ** 0.5)
+
+
+def test_a_prompt_that_stands_twice_pairs_nothing(tmp_path):
+    path = Run("path", BETTER).write(tmp_path)
+    samples = path.with_name(f"samples_{TASK}_2026-05-01T10-00-00.000001.jsonl")
+    lines = samples.read_text().splitlines(keepends=True)
+    samples.write_text("".join([*lines[:-1], lines[0]]))
+    Run("rope", BASE).write(tmp_path)
+    board = build(tmp_path)
+    assert "a prompt stands in it twice" in board.problems[0].reason
+    assert cell(board, "path").difference.method == "unpaired"
+
+
+def test_names_cannot_break_a_table(tmp_path):
+    evil = {"a|b<i>": {"acc,none": 0.5, "acc_stderr,none": 0.1}}
+    board = edited(tmp_path, lambda c: c["results"].update(evil) or c.update(model_name="x|\ny"))
+    text = markdown(board)
+    assert r"a\|b\<i\>" in text
+    assert r"| x\| y |" in text
+    for line in text.splitlines():
+        assert "a|b" not in line
+
+
+def test_averages_of_other_tasks_at_each_length_are_not_summed_up(tmp_path):
+    def run(model, seed):
+        tasks = {
+            f"path_ruler_{task}_{length}": scores(50, 100, seed + i)
+            for i, task in enumerate(("niah_single_1", "vt", "cwe"))
+            for length in ("4k", "8k", "16k")
+            if (task, length) != ("cwe", "16k")
+        }
+        Run(model, tasks, metric="string_match_all").write(tmp_path)
+
+    run("rope", 1)
+    run("path", 2)
+    board = build(tmp_path)
+    averages = [c for c in board.columns if c.subtask == AVERAGE]
+    assert [c.title for c in averages] == ["4k (3/13)", "8k (3/13)", "16k (2/13)"]
+    assert not [c for c in board.columns if c.kind == "summary"]
+    assert "nothing sums up the lengths" in markdown(board)
 
 
 def test_half_written_samples_file(tmp_path):
@@ -440,6 +548,34 @@ def test_nothing_is_dropped(tmp_path):
     board = build(tmp_path)
     assert len(board.rows) == values
     assert {mark for row in board.rows for mark in row.marks} <= set(MARKS)
+
+
+def test_answers_of_an_earlier_run_tell_no_speed(tmp_path):
+    kept = {"prompt_tokens": 0, "generated_tokens": 0, "wall_seconds": 4e-5}
+    board = pair(tmp_path, config={"phases": {"generate_until": kept}, "peak_gpu_memory_bytes": 1})
+    assert {model for (model, column) in board.cells if column.kind == "speed"} == {"rope"}
+
+
+def test_a_board_leaves_nothing_of_the_board_before(tmp_path):
+    Run("rope", BASE | {"piqa": scores(50, 100)}).write(tmp_path / "a")
+    Run("rope", BASE).write(tmp_path / "b")
+    write_board(build(tmp_path / "a"), tmp_path / "board", plots=False)
+    assert (tmp_path / "board/tables/zero_shot.tex").is_file()
+    mine = tmp_path / "board/notes.md"
+    mine.write_text("mine")
+    write_board(build(tmp_path / "b"), tmp_path / "board", plots=False)
+    assert not (tmp_path / "board/tables/zero_shot.tex").exists()
+    assert mine.is_file()
+
+
+@pytest.mark.parametrize("command", ["build", "trim", "paper"])
+def test_where_nothing_can_be_written(tmp_path, command):
+    Run("rope", BASE).write(tmp_path / "runs")
+    (tmp_path / "file").write_text("")
+    arguments = ["leaderboard", command, str(tmp_path / "runs"), "--out", str(tmp_path / "file/x")]
+    result = CliRunner().invoke(cli, arguments)
+    assert isinstance(result.exception, ResultsError)
+    assert "cannot be written (Not a directory)" in str(result.exception)
 
 
 def test_a_single_results_file_and_overlapping_folders(tmp_path):

@@ -285,11 +285,45 @@ def test_every_control_has_a_name(board, open_page):
 
 def test_print_shows_the_whole_table_without_controls(board, open_page, tmp_path):
     page = open_page(board)
+    page.check("#tasks")
+    drawn = page.locator("#board tbody td[data-cell]").count()
     page.emulate_media(media="print")
     assert not page.locator("#controls").is_visible()
-    assert page.evaluate("getComputedStyle(document.getElementById('frame')).overflow") == "visible"
+    assert not page.locator("#frame").is_visible()
+    tables = page.locator("#print table")
+    assert tables.first.is_visible()
+    assert page.locator("#print tbody td:not(:empty)").count() == drawn
+    # What does not fit on a sheet is lost: no table is wider than landscape A4.
+    widths = page.evaluate(
+        "[...document.querySelectorAll('#print table')].map((t) => t.getBoundingClientRect().width)"
+    )
+    assert max(widths) < 1040
     page.pdf(path=tmp_path / "page.pdf", landscape=True)
     assert (tmp_path / "page.pdf").stat().st_size > 10_000
+
+
+def test_the_parts_of_an_average_are_a_click_away(board, open_page):
+    page = open_page(board)
+    page.locator("#board tbody tr").first.locator("td[data-cell]").first.click()
+    assert page.locator("#details-title").inner_text() == "rope: RULER 512 (4/13)"
+    parts = page.locator("#details-body button")
+    assert parts.count() == 4
+    assert parts.nth(2).inner_text().startswith("path_ruler_vt_512: ")
+    parts.nth(2).click()
+    assert page.locator("#details-title").inner_text() == "rope: RULER vt 512"
+    body = page.locator("#details-body").inner_text()
+    for part in ("data hash", "weights (SHA-256)", "lm_eval --model path", "Examples", "right"):
+        assert part in body
+
+
+def test_on_a_phone_values_are_seen_beside_the_names(board, open_page):
+    page = open_page(board, viewport={"width": 390, "height": 844})
+    name, value = (page.locator(f"#board tbody tr:first-child {x}").first for x in ("th", "td"))
+    assert name.bounding_box()["width"] < 160
+    assert value.bounding_box()["x"] + value.bounding_box()["width"] < 390
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    value.click()
+    assert page.locator("#details").is_visible()
 
 
 def large_board():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
-from statsmodels.stats.proportion import proportion_confint
+from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 
 from patheval.leaderboard import uncertainty
 
@@ -160,11 +160,42 @@ def test_averages_of_differences_reject_five_percent():
 
 
 def test_unpaired_difference_is_a_z_test():
-    a, b = uncertainty.Estimate(0.5, 0.03, 0, 1, 96), uncertainty.Estimate(0.4, 0.04, 0, 1, 96)
+    a, b = (
+        uncertainty.from_reported(value, stderr, 96, is_share=False)
+        for value, stderr in ((0.5, 0.03), (0.4, 0.04))
+    )
     found = uncertainty.unpaired_difference(a, b)
     assert found.stderr == pytest.approx(0.05)
     assert found.p_value == pytest.approx(2 * stats.norm.sf(2))
     assert uncertainty.unpaired_difference(a, uncertainty.Estimate(0.4, None, 0, 1, 9)) is None
+
+
+@pytest.mark.parametrize("counts", [(20, 20, 86, 96), (50, 96, 31, 96), (0, 20, 3, 96)])
+def test_unpaired_difference_of_shares_has_newcombes_interval(counts):
+    right, n, right_base, n_base = counts
+    parts = [
+        uncertainty.from_reported(k / m, None, m, is_share=True)
+        for k, m in ((right, n), (right_base, n_base))
+    ]
+    found = uncertainty.unpaired_difference(*parts)
+    expected = confint_proportions_2indep(right, n, right_base, n_base, method="newcomb")
+    assert (found.low, found.high) == pytest.approx(expected, abs=1e-9)
+    assert found.is_noise == (expected[0] <= 0 <= expected[1])
+
+
+def test_an_unpaired_comparison_of_equal_models_calls_few_differences_real():
+    rng = np.random.default_rng(9)
+    for share in (0.02, 0.5, 0.95):
+        found = [
+            uncertainty.unpaired_difference(
+                *(
+                    uncertainty.from_reported(k / m, None, m, is_share=True)
+                    for k, m in zip(rng.binomial((40, 96), share), (40, 96), strict=True)
+                )
+            )
+            for _ in range(DRAWS)
+        ]
+        assert np.mean([not own.is_noise for own in found]) <= 0.07
 
 
 # Gemini 1.5 Pro in RULER's own table: 95.8 on average, 95.5 (inc), 96.1 (dec).

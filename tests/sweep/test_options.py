@@ -58,7 +58,17 @@ def test_yaml_holds_the_same_and_the_command_line_wins(tmp_path):
         ({"suite": None}, "nothing is to be run"),
         ({"out": None}, "no folder is named"),
         ({"lengths": "4x"}, "lengths is '4x'; write tokens, or 4k"),
+        ({"lengths": "1k,,-2k"}, "lengths is '-2k'"),
+        ({"lengths": {"a": 1}}, "write lengths such as 1k"),
+        ({"max_length": "0"}, "max_length is '0'"),
         ({"limit": -1}, "positive number"),
+        ({"limit": float("nan")}, "positive number"),
+        ({"limit": True}, "positive number"),
+        ({"model": ("..=x",)}, "a model is called '..'"),
+        ({"model": ("/a/b=x",)}, "begins with none of"),
+        ({"model": (" =x",)}, "a model is called ' '"),
+        ({"model": ("a\nb=x",)}, "is printable"),
+        ({"model": ("a" * 121 + "=x",)}, "at most 120 bytes"),
     ],
 )
 def test_faults_of_the_command_line(change, message):
@@ -74,15 +84,28 @@ def test_faults_of_the_command_line(change, message):
         ("sweet: table3", "unknown option sweet; it may have model, suite"),
         ("model: {a: 3}", "model a is 3; write a checkpoint"),
         ("model: 3", "write NAME: CHECKPOINT"),
+        ("model: {a: x, a: y}", "'a' stands twice"),
+        ("suite: ruler\nsuite: ppl", "'suite' stands twice"),
+        ("lengths: 1.5", "write a list of names"),
+        ("metadata: [1]", "write key: value pairs"),
+        ("? [1]\n: 2", "cannot be read"),
     ],
 )
 def test_faults_of_the_file(tmp_path, text, message):
     path = tmp_path / "sweep.yaml"
     path.write_text(text)
+    model = () if text.startswith("model") else ("rope=zoo:rope",)
     with pytest.raises(UnsupportedError, match=message):
-        read_options({"suite": "ruler", "out": "x"}, path)
+        read_options({"model": model, "suite": "ruler", "out": "x"}, path)
     with pytest.raises(UnsupportedError, match="cannot be read"):
         read_options({}, tmp_path / "none.yaml")
+
+
+def test_a_file_that_is_no_text(tmp_path):
+    path = tmp_path / "sweep.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UnsupportedError, match="cannot be read"):
+        read_options(GIVEN, path)
 
 
 RULER = SUITES["ruler"][0].subtasks

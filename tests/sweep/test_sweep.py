@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,8 +141,6 @@ def test_whatever_changes_scores_makes_a_new_cell(finished, change):
 
 
 def test_results_without_all_their_samples_are_run_again(finished, tmp_path):
-    import shutil
-
     out = tmp_path / "copy"
     shutil.copytree(finished[0], out)
     samples = sorted(out.glob("rope/samples_path_phonebook_512*"))
@@ -174,6 +173,71 @@ def test_every_fault_is_found_before_anything_runs(tmp_path):
     assert not (tmp_path / "out").exists()
     with pytest.raises(PathEvalError, match="faults"):
         run.run_plan(plan, print)
+
+
+def test_data_that_are_not_fetched_come_with_the_command_that_fetches_them(tmp_path, monkeypatch):
+    class Manager:
+        def __init__(self, real):
+            self.real = real
+
+        def load(self, names):
+            if names == ["path_phonebook_256"]:
+                raise ValueError("no data") from ConnectionError("Couldn't reach the hub")
+            return self.real.load(names)
+
+    real = plans.task_manager
+    monkeypatch.setattr(plans, "task_manager", lambda *given: Manager(real(*given)))
+    plan = plans.make_plan(options(tmp_path))
+    assert plan.faults == [
+        "rope on path_phonebook_256, path on path_phonebook_256: ValueError: no data",
+        "1 of lm-eval's tasks lack their data; with a network, run `HF_HUB_OFFLINE=0 lm_eval run "
+        "--model dummy --limit 1 --tasks path_phonebook_256`",
+    ]
+
+
+@pytest.mark.parametrize("place", ["a_file", "a_file/below"])
+def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path, place):
+    (tmp_path / "a_file").write_text("")
+    plan = plans.make_plan(options(tmp_path / place, models=("rope=zoo:rope",)))
+    (fault,) = plan.faults
+    assert "is no folder; name another folder with --out" in fault
+
+
+def test_a_read_only_folder_is_a_fault(tmp_path, monkeypatch):
+    # Root may write everywhere, so that the answer is given here.
+    monkeypatch.setattr(plans.os, "access", lambda path, mode: False)
+    plan = plans.make_plan(options(tmp_path, models=("rope=zoo:rope",)))
+    assert f"{tmp_path} may not be written to" in plan.faults[0]
+
+
+def test_a_checkpoint_that_goes_after_the_check_fails_its_cells_alone(tmp_path):
+    from patheval.zoo import resolve
+
+    gone = tmp_path / "gone"
+    shutil.copytree(resolve("zoo:rope"), gone)
+    plan = plans.make_plan(
+        options(tmp_path / "out", models=(f"gone={gone}", "path=zoo:path"), lengths="256")
+    )
+    assert plan.faults == []
+    shutil.rmtree(gone)
+    outcomes = execute(plan)
+    assert [outcome.status for outcome in outcomes] == ["failed", "done"]
+    assert str(gone) in outcomes[0].reason
+
+
+def test_names_with_spaces_slashes_and_unicode_keep_apart(tmp_path):
+    names = ("my org/model: 1", "my org|model: 1", "модель ю")
+    plan = plans.make_plan(
+        options(tmp_path, models=tuple(f"{name}=zoo:rope" for name in names), lengths="256")
+    )
+    assert {outcome.status for outcome in execute(plan)} == {"done"}
+    board = boards.build([tmp_path], name="sweep", baseline=names[0])
+    assert set(board.models) == set(names)
+    for path in tmp_path.glob("*/results_*"):
+        if json.loads(path.read_text())["config"]["sweep"]["name"] == names[1]:
+            path.unlink()
+    again = plans.make_plan(plan.options)
+    assert [cell.model.name for cell in again.waiting] == [names[1]]
 
 
 def test_a_cell_that_fails_stops_no_other(tmp_path, monkeypatch):
@@ -243,7 +307,14 @@ def test_the_live_table_shows_means_counts_and_failures(finished):
     console.print(live.render())
     text = console.export_text()
     assert "1 of 4 cells" in text
-    assert "left; log in sweep.log" in text
+    assert "; starting; about " in text
+    assert " left" in text
+    live._outcomes = outcomes
+    console.print(live.render())
+    text = console.export_text()
+    assert "4 of 4 cells" in text
+    assert "starting" not in text
+    assert "log in" not in text  # Only where a terminal is drawn on, all else goes to a log.
     failed = run.Outcome(outcomes[1].cell, "failed", {}, 1.0, "why")
     live._outcomes = [outcomes[0], failed]
     console.print(live.render())

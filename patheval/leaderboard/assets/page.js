@@ -6,6 +6,7 @@
   const COLORS = ["#2f7fd0", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6bbd", "#7f7f7f"];
   const DASHES = ["", "6 3", "2 2", "8 3 2 3"];
   const MOST_DRAWN = 8;
+  const MOST_PRINTED = 8;
   const letters = Object.fromEntries(Object.keys(data.marks).map((mark, i) => [mark, String.fromCharCode(97 + i)]));
   const escape = (text) => String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
   const hasLengths = (i) => data.columns.some((c, j) => c.length && data.cells[i][j]) || data.positions.some((plot) => plot.models[i]);
@@ -130,6 +131,31 @@
       (state.sort === null ? "" : `, sorted by ${data.columns[state.sort].group} ${data.columns[state.sort].title}`);
     drawLegend(models, columns);
   }
+  // Paper does not scroll: each benchmark gets tables of a few columns.
+  function drawForPrint() {
+    const columns = shownColumns(), models = shownModels();
+    const pieces = [];
+    columns.forEach((j) => {
+      const last = pieces[pieces.length - 1];
+      if (last && last.length < MOST_PRINTED && data.columns[last[0]].group === data.columns[j].group) last.push(j);
+      else pieces.push([j]);
+    });
+    byId("print").innerHTML = pieces.map((piece) => {
+      const heads = piece.map((j) => `<th scope="col">${escape(data.columns[j].title)}${data.columns[j].up ? "" : " ↓"}</th>`);
+      const rows = models.filter((i) => piece.some((j) => data.cells[i][j])).map((i) => {
+        const cells = piece.map((j) => {
+          const cell = data.cells[i][j];
+          return cell ? `<td class="${cellClass(cell)}">${cellText(cell, data.columns[j])}</td>` : "<td></td>";
+        });
+        return `<tr><th scope="row">${escape(data.models[i].name)}</th>${cells.join("")}</tr>`;
+      });
+      return `<table><caption>${escape(data.columns[piece[0]].group)}</caption><thead><tr><th></th>${heads.join("")}</tr></thead>` +
+        `<tbody>${rows.join("")}</tbody></table>`;
+    }).join("");
+  }
+  addEventListener("beforeprint", drawForPrint);
+  matchMedia("print").addEventListener("change", (event) => { if (event.matches) drawForPrint(); });
+
   function drawLegend(models, columns) {
     const used = new Set();
     models.forEach((i) => columns.forEach((j) => data.cells[i][j] && data.cells[i][j][MARKS].forEach((m) => used.add(m))));
@@ -149,7 +175,7 @@
     const found = new Map();
     data.columns.forEach((c, j) => {
       if (c.length === null || c.length === 0 || c.kind === "summary" || !state.groups.has(c.group) || !(c.main || state.tasks)) return;
-      const key = `${c.group}|${c.subtask}|${c.metric}`;
+      const key = `${c.group}|${c.subtask}|${c.metric}|${c.parts}`;
       if (!found.has(key)) found.set(key, []);
       found.get(key).push(j);
     });
@@ -162,7 +188,7 @@
       const cell = data.cells[i][j];
       return [data.columns[j].length, cell[VALUE], cell[LOW], cell[HIGH]];
     })]);
-    const title = `${first.group}${first.subtask && first.kind !== "average" ? ` ${first.subtask}` : ""}`;
+    const title = [first.group, first.kind === "average" ? "" : first.subtask, first.share].filter(Boolean).join(" ");
     return drawPlot(title, first.unit, first.up, columns.map((j) => [data.columns[j].length, data.columns[j].label]), series);
   }
   function drawPosition(plot) {
@@ -176,17 +202,21 @@
     if (!values.length) return "";
     // A model that explodes must not press all others to the axis: clip, and mark with arrows.
     const sorted = values.slice().sort((a, b) => a - b);
-    const top = percent ? 1 : Math.min(sorted[sorted.length - 1], 4 * sorted[Math.floor(sorted.length / 2)]) * 1.05;
-    const bottom = percent ? 0 : Math.min(sorted[0] * 0.95, 0.95 * top);
+    const top = percent ? 1 : Math.min(sorted[sorted.length - 1], 2 * sorted[Math.floor(sorted.length / 2)]) * 1.05;
+    const lows = series.flatMap(([, points]) => points.map((point) => point[2])).filter((low) => low > 0);
+    const bottom = percent ? 0 : 0.95 * Math.min(sorted[0], top, ...lows);
     const [shortest, longest] = [ticks[0][0], ticks[ticks.length - 1][0]];
     const S = SCALE;
     const x = (length) => S.left + Math.log2(length / shortest) / (Math.log2(longest / shortest) || 1) * (S.width - S.left - S.right);
     const y = (value) => S.top + (1 - (Math.min(Math.max(value, bottom), top) - bottom) / (top - bottom || 1)) * (S.height - S.top - S.bottom);
     let svg = "";
-    for (let k = 0; k <= 4; k++) {
-      const value = bottom + (top - bottom) * k / 4;
+    // Round values, four to eight of them.
+    const power = 10 ** Math.floor(Math.log10((top - bottom) / 4 || 1));
+    const step = percent ? 0.25 : [5, 2, 1].map((k) => k * power).find((own) => own <= (top - bottom) / 4) || power;
+    for (let k = Math.ceil(bottom / step - 1e-9); k * step <= top + 1e-9 * step; k++) {
+      const value = k * step;
       svg += `<line class="axis" x1="${S.left}" x2="${S.width - S.right}" y1="${y(value)}" y2="${y(value)}"/>` +
-        `<text x="${S.left - 4}" y="${y(value) + 4}" text-anchor="end">${percent ? Math.round(100 * value) : format(value, "")}</text>`;
+        `<text x="${S.left - 4}" y="${y(value) + 4}" text-anchor="end">${percent ? Math.round(100 * value) : Number(value.toPrecision(6))}</text>`;
     }
     const labels = new Map(ticks);
     ticks.forEach(([length, label]) => {
@@ -194,8 +224,9 @@
     });
     const train = data.trainLength;
     if (train && train >= shortest && train <= longest) {
+      const isLeft = train * train <= shortest * longest;
       svg += `<line class="train" x1="${x(train)}" x2="${x(train)}" y1="${S.top}" y2="${S.height - S.bottom}"><title>training length ${lengthLabel(train)}</title></line>` +
-        `<text x="${x(train) + 3}" y="${S.top + 10}">trained</text>`;
+        `<text x="${x(train) + (isLeft ? 3 : -3)}" y="${S.top + 10}" text-anchor="${isLeft ? "start" : "end"}">trained</text>`;
     }
     const described = [];
     series.forEach(([i, points]) => {
@@ -264,7 +295,7 @@
       if (!field || !field[1]) return "<td>–</td>";
       return `<td style="${heatColor(field[0])}">${Math.round(100 * field[0])} <small>n=${field[1]}</small></td>`;
     }).join("") + "</tr>").join("");
-    byId("heat-map").innerHTML = `<table><caption>Rows: depth. Columns: length.</caption><thead><tr><th></th>` +
+    byId("heat-map").innerHTML = `<table><caption>${escape(`${map.group} ${map.subtask}`.trim())}, ${escape(data.models[byId("heat-model").value].name)}. Rows: depth. Columns: length.</caption><thead><tr><th></th>` +
       map.lengths.map((length) => `<th scope="col">${length}</th>`).join("") + `</tr></thead><tbody>${body}</tbody></table>`;
   }
 
@@ -282,10 +313,11 @@
       ["metric", c.metric + (own.filter ? `, filter ${own.filter}` : "")],
       ["difference from the baseline", delta && `${signed(delta[0], c.unit)} ± ${format(delta[1], c.unit)}, 95 % interval ` +
         `${format(delta[2], c.unit)} to ${format(delta[3], c.unit)}, p = ${delta[4].toPrecision(2)} (${delta[5]})${isNoise(delta) ? ": noise" : ""}`],
-      ["printed in", own.source], ["task", own.task], ["average of", own.tasks && own.tasks.join(", ")], ["task version", own.version],
+      ["printed in", own.source], ["task", own.task], ["task version", own.version],
       ["data hash", own.hash], ["tokens of the prompts", own.tokens && `${own.tokens[0]} to ${own.tokens[1]}`],
       ["data seed", own.seed], ["tokenizer", own.tokenizer], ["examples in the prompt", own.fewshot], ["empty answers", own.empty],
     ]);
+    if (own.tasks) html += `<h3>Made of</h3><ul>${own.tasks.map((task) => `<li>${partOf(i, task)}</li>`).join("")}</ul>`;
     if (cell[MARKS].length) html += `<h3>Marks</h3><ul>${cell[MARKS].map((m) => `<li>${m}: ${escape(data.marks[m])}</li>`).join("")}</ul>`;
     if (cell[RUN] >= 0) html += `<h3>Run</h3>${list(Object.entries(data.runs[cell[RUN]]))}`;
     const examples = data.examples[`${i},${j}`];
@@ -294,8 +326,21 @@
         `<p>score ${score === null ? "not known" : score}</p><pre>${escape(prompt)}</pre>` + list([["right", target], ["answer", answer || "(none)"]])).join("");
     }
     byId("details-body").innerHTML = html;
-    byId("details").showModal();
+    if (!byId("details").open) byId("details").showModal();
+    byId("details").scrollTop = 0;
   }
+  // A task's value, as a button that tells what is behind it.
+  function partOf(i, task) {
+    const j = data.cells[i].findIndex((cell) => cell && cell[OWN].task === task);
+    if (j < 0) return escape(task);
+    const cell = data.cells[i][j], unit = data.columns[j].unit;
+    const error = cell[STDERR] === null ? "" : ` ±${format(cell[STDERR], unit)}`;
+    return `<button type="button" data-cell="${i},${j}">${escape(task)}: ${format(cell[VALUE], unit)}${error}</button>`;
+  }
+  byId("details-body").addEventListener("click", (event) => {
+    const part = event.target.closest("[data-cell]");
+    if (part) showDetails(...part.dataset.cell.split(",").map(Number));
+  });
 
   function moveFocus(event, cell) {
     const row = cell.parentElement, columns = [...row.children], place = columns.indexOf(cell);
