@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from patheval.errors import RequestError
-from patheval.store import AnswerStore, default_folder, request_key
+from patheval.errors import RequestError, UnsupportedError
+from patheval.store import AnswerStore, check_folder, default_folder, request_key
 
 from ._jobs import (
     Answers,
@@ -89,11 +89,17 @@ class Answering(ABC):
 
     Args:
         resume: See `CheckpointLM`.
+
+    Raises:
+        UnsupportedError: `resume` is neither a folder nor `off`.
+        PrerequisiteError: The folder cannot be written.
     """
 
     def __init__(self, resume: str | bool | None) -> None:
         self._phases: dict[str, PhaseRecord] = {}
         self._store_folder = _store_folder(resume)
+        if self._store_folder is not None:
+            check_folder(self._store_folder)
         self._open_store: AnswerStore | None = None
 
     @abstractmethod
@@ -280,4 +286,8 @@ def _store_folder(resume: str | bool | None) -> Path | None:
         return default_folder()
     if resume is False or str(resume).lower() in ("off", "false"):
         return None
-    return Path(str(resume)).expanduser()
+    if not isinstance(resume, str) or resume.lower() in ("", "0", "1", "no", "none", "on", "true"):
+        raise UnsupportedError(
+            f"resume is {resume!r}; pass a folder for answers, or off, as resume in --model_args"
+        )
+    return Path(resume).expanduser()

@@ -4,8 +4,9 @@ import inspect
 import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,6 @@ from ._answering import Answering, Generation
 from ._arguments import choice, flag, integer
 from ._jobs import Tokens, tokens
 from ._lengths import DEFAULT_MAX_LENGTH, OVERLENGTH_CHOICES, FittedPrompts, fit_prompts
-from ._samples import refer_to_repeated_prompts
 
 IntArgument = int | float | str
 
@@ -140,7 +140,8 @@ class CheckpointLM(Answering, TemplateLM):
             add_bos_token=None if add_bos_token is None else flag("add_bos_token", add_bos_token),
             prefix_token_id=prefix,
         )
-        self._num_truncated = self._num_skipped = self._num_empty = 0
+        self._num_truncated = self._num_skipped = 0
+        self._num_empty_prompts = self._num_empty_generations = 0
 
     @property
     def eot_token_id(self) -> int:
@@ -219,16 +220,14 @@ class CheckpointLM(Answering, TemplateLM):
         Raises:
             RequestError: A prompt does not fit in `max_length`; see `_lengths.fit_prompts`.
         """
-        evaluation = _evaluation()
+        _refuse_request_cache()
         pairs = [request.args for request in requests]
+        self._num_empty_prompts += sum(not context for context, _ in pairs)
         encoded = self._encode_pairs(pairs)
-        results = self._loglikelihood_tokens(
+        return self._loglikelihood_tokens(
             [(pair, *token_ids) for pair, token_ids in zip(pairs, encoded, strict=True)],
             disable_tqdm=disable_tqdm,
         )
-        if evaluation:
-            refer_to_repeated_prompts(requests)
-        return results
 
     def _loglikelihood_tokens(
         self,
@@ -268,10 +267,10 @@ class CheckpointLM(Answering, TemplateLM):
         Returns:
             Natural-log probability of each text; 0 for an empty one.
         """
-        evaluation = _evaluation()
-        nlls = self.token_nlls([request.args[0] for request in requests], disable_tqdm=disable_tqdm)
-        if evaluation:
-            refer_to_repeated_prompts(requests)
+        _refuse_request_cache()
+        texts = [request.args[0] for request in requests]
+        self._num_empty_prompts += sum(not text for text in texts)
+        nlls = self.token_nlls(texts, disable_tqdm=disable_tqdm)
         return [-float(own.sum()) if len(own) else 0.0 for own in nlls]
 
     def token_nlls(
@@ -324,8 +323,9 @@ class CheckpointLM(Answering, TemplateLM):
             RequestError: A prompt does not fit in `max_length`, or a setting that the model cannot
                 follow.
         """
-        evaluation = _evaluation()
+        _refuse_request_cache()
         settings = [self._generation_settings(request.args[1]) for request in requests]
+        self._num_empty_prompts += sum(not request.args[0] for request in requests)
         contexts = [
             token_ids if len(token_ids) else tokens([self.prefix_token_id])
             for token_ids in self._encode([request.args[0] for request in requests])
@@ -341,9 +341,7 @@ class CheckpointLM(Answering, TemplateLM):
         for index, answer in zip(asked, answers, strict=True):
             until = settings[index][1]
             texts[index] = postprocess_generated_text(answer.text, until, self._think_end_token)
-            self._num_empty += not texts[index].strip()
-        if evaluation:
-            refer_to_repeated_prompts(requests)
+            self._num_empty_generations += not texts[index].strip()
         return texts
 
     def _identity(self) -> dict[str, object]:
@@ -375,6 +373,7 @@ class CheckpointLM(Answering, TemplateLM):
     def _encode(self, texts: Sequence[str]) -> list[Tokens]:
         """Encode texts, each distinct one once."""
         distinct = list(dict.fromkeys(texts))
+        _check_texts(distinct)
         encoded: dict[str, Tokens] = {}
         for start in range(0, len(distinct), _TEXTS_PER_BATCH):
             batch = distinct[start : start + _TEXTS_PER_BATCH]
@@ -384,6 +383,7 @@ class CheckpointLM(Answering, TemplateLM):
     def _encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[Tokens, Tokens]]:
         """Encode contexts and continuations, each distinct context and each whole once."""
         distinct = sorted(set(pairs))  # so that the pairs of a context are in one batch
+        _check_texts(dict.fromkeys(text for pair in distinct for text in pair))
         encoded: dict[tuple[str, str], tuple[Tokens, Tokens]] = {}
         start = 0
         while start < len(distinct):
@@ -411,9 +411,11 @@ class CheckpointLM(Answering, TemplateLM):
             "overlength": self._overlength,
             "add_bos_token": self._codec.add_bos_token,
             "prefix_token_id": self.prefix_token_id,
+            "num_prompts_overlength": self._num_truncated + self._num_skipped,
             "num_prompts_truncated": self._num_truncated,
             "num_prompts_skipped": self._num_skipped,
-            "num_generations_empty": self._num_empty,
+            "num_prompts_empty": self._num_empty_prompts,
+            "num_generations_empty": self._num_empty_generations,
             "num_prompts": sum(record.num_requests for record in self._phases.values()),
             "num_answers_resumed": sum(record.num_resumed for record in self._phases.values()),
             "wall_seconds": sum(record.wall_seconds for record in self._phases.values()),
@@ -454,7 +456,12 @@ class CheckpointLM(Answering, TemplateLM):
             raise RequestError(f"until is {stops!r}; make it a list of strings")
         if settings.pop("n", 1) != 1:
             raise RequestError("n is not 1, but lm-eval scores one answer; use the task's repeats")
-        max_gen_toks = integer("max_gen_toks", settings.pop("max_gen_toks"), minimum=1)
+        max_gen_toks = settings.pop("max_gen_toks")
+        if max_gen_toks < 1:
+            raise RequestError(
+                f"max_gen_toks is {max_gen_toks}; give at least 1 in --gen_kwargs or the task's "
+                "generation_kwargs"
+            )
         is_greedy = not settings.pop("do_sample") or settings.get("temperature") == 0
         if is_greedy:
             settings = {
@@ -463,18 +470,26 @@ class CheckpointLM(Answering, TemplateLM):
         return max_gen_toks, until, settings
 
 
-def _evaluation() -> Mapping[str, Any]:
-    """The arguments of lm-eval's `evaluate` that asks, which it does not tell models.
+def _check_texts(texts: Iterable[str]) -> None:
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"a prompt of {len(text)} characters holds {text[error.start]!r}, half of a "
+                "character, which no tokenizer can read; correct the task's data"
+            ) from error
 
-    Returns:
-        Empty if something else asks.
+
+def _refuse_request_cache() -> None:
+    """Refuses lm-eval's cache of requests, of which lm-eval does not tell models.
 
     Raises:
-        UnsupportedError: It was told to use its cache of requests, whose keys hold neither a
+        UnsupportedError: The `evaluate` that asks uses the cache, whose keys hold neither a
             tokenizer nor a task's length: the prompts may be another run's.
     """
-    frame = sys._getframe()
-    while frame := frame.f_back:  # type: ignore[assignment]
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
         is_evaluate = frame.f_code.co_name == "evaluate"
         if is_evaluate and frame.f_globals.get("__name__") == "lm_eval.evaluator":
             if frame.f_locals.get("cache_requests"):
@@ -482,8 +497,8 @@ def _evaluation() -> Mapping[str, Any]:
                     "--cache_requests may serve prompts of another length or tokenizer; run "
                     "without it"
                 )
-            return frame.f_locals
-    return {}
+            return
+        frame = frame.f_back
 
 
 # Settings that say nothing when decoding is greedy.

@@ -11,12 +11,22 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 _LOG_INTERVAL_S = 60.0
 _MAX_LENGTH_CLASSES = 6
+# Phase, bar and status fit in 80 columns; the lengths get a line of their own.
+_BAR_WIDTH = 10
 
-_logger = logging.getLogger(__name__)
+# lm-eval shows what its own loggers say of the course of a run, and no others.
+_logger = logging.getLogger(f"lm_eval.{__name__}")
+
+
+class _Terminal(Console):
+    """Standard error, whose cursor stays: a process that is killed could not show it again."""
+
+    def show_cursor(self, show: bool = True) -> bool:
+        return False
 
 
 class PhaseProgress:
@@ -61,13 +71,12 @@ class PhaseProgress:
         if not self._is_disabled and sys.stderr.isatty():
             self._progress = Progress(
                 TextColumn("{task.description}"),
-                BarColumn(),
+                BarColumn(bar_width=_BAR_WIDTH),
                 TextColumn("{task.fields[status]}"),
-                TimeElapsedColumn(),
-                console=Console(stderr=True),
+                console=_Terminal(stderr=True),
             )
             self._task = self._progress.add_task(
-                self._phase, total=self._total_work, status=self.status()
+                self._phase, total=self._total_work, status=self.status("\n")
             )
             self._progress.start()
         return self
@@ -100,25 +109,31 @@ class PhaseProgress:
         if self._is_disabled:
             return
         if self._progress is not None:
-            self._progress.update(self._task, completed=self._done_work, status=self.status())
+            self._progress.update(self._task, completed=self._done_work, status=self.status("\n"))
         elif self._clock() - self._last_log >= _LOG_INTERVAL_S:
             self._last_log = self._clock()
             _logger.info("%s: %s", self._phase, self.status())
 
-    def status(self) -> str:
-        """Requests, speed, rest and lengths in one line."""
+    def status(self, before_lengths: str = ", ") -> str:
+        """Requests, speed, rest and lengths.
+
+        Args:
+            before_lengths: What separates the lengths from the rest.
+        """
         parts = [f"{self._num_done}/{self._num_total} requests"]
         if self._num_tokens:
             parts.append(f"{self._num_tokens / max(self.seconds, 1e-9):,.0f} tokens/s")
         if self._done_work:
             left = self.seconds * (self._total_work - self._done_work) / self._done_work
             parts.append(f"{_duration(left)} left")
+        status = ", ".join(parts)
         if 1 < len(self._class_totals) <= _MAX_LENGTH_CLASSES:
-            parts.extend(
+            lengths = (
                 f"{_length_name(size)}: {self._class_done[size]}/{total}"
                 for size, total in sorted(self._class_totals.items())
             )
-        return ", ".join(parts)
+            status += before_lengths + ", ".join(lengths)
+        return status
 
 
 def length_class(num_tokens: int) -> int:

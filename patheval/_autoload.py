@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 NO_AUTOLOAD = "PATHEVAL_NO_AUTOLOAD"
 HIDE_MODULES = "PATHEVAL_HIDE_MODULES"
+OWN_MODELS = ("path", "path-ref")
 _EXTENDED = "_patheval_extended"
 
 failures: dict[str, str] = {}
@@ -162,6 +163,37 @@ def _load_tasks_before_models(module: "Any") -> None:
     module.simple_evaluate = simple_evaluate
 
 
+def _shorten_samples(module: "Any") -> None:
+    import functools
+    import inspect
+
+    save = module.EvaluationTracker.save_results_samples
+    if _EXTENDED in vars(save):
+        return
+    if missing := {"task_name", "samples"} - inspect.signature(save).parameters.keys():
+        raise TypeError(f"save_results_samples takes no {' and no '.join(sorted(missing))}")
+
+    @functools.wraps(save)
+    def save_results_samples(self: "Any", task_name: str, samples: "Sequence[Any]") -> object:
+        from patheval import samplefile
+
+        tracked = getattr(self, "general_config_tracker", None)
+        is_own_model = getattr(tracked, "model_source", None) in OWN_MODELS
+        return save(
+            self,
+            task_name=task_name,
+            samples=[
+                samplefile.shortened(sample)
+                if is_own_model or samplefile.is_generated(sample["doc"])
+                else sample
+                for sample in samples
+            ],
+        )
+
+    vars(save_results_samples)[_EXTENDED] = True
+    module.EvaluationTracker.save_results_samples = save_results_samples
+
+
 def _load_quietly(manager: "Any", tasks: list[str]) -> None:
     import logging
 
@@ -201,4 +233,5 @@ _EXTENSIONS: "dict[str, Callable[[ModuleType], None]]" = {
     "lm_eval.models": _register_models,
     "lm_eval.tasks.manager": _add_task_folder,
     "lm_eval.evaluator": _load_tasks_before_models,
+    "lm_eval.loggers.evaluation_tracker": _shorten_samples,
 }

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from patheval.errors import ResultsError
-from patheval.samplefile import read_samples, task_of, whole_prompts
+from patheval.samplefile import (
+    Rebuild,
+    is_generated,
+    read_samples,
+    rebuilt_text,
+    stored_doc,
+    task_of,
+    whole_prompts,
+)
 
 
 @dataclass(frozen=True)
@@ -45,16 +53,40 @@ class _Docs(list[dict[str, Any]]):
         return {name: type(value) for name, value in self[0].items()}
 
 
-def rescore(path: Path, manager: Any, task_name: str | None = None) -> list[Score]:
+class _GeneratedDoc(dict[str, Any]):
+    """A document whose long texts are made anew if the scorer reads them.
+
+    Args:
+        sample: One line of the file.
+        rebuild: Makes the sample's document.
+    """
+
+    def __init__(self, sample: Mapping[str, Any], rebuild: Rebuild) -> None:
+        super().__init__(stored_doc(sample))
+        self._sample = sample
+        self._rebuild = rebuild
+
+    def __missing__(self, name: str) -> str:
+        if name not in self._sample["doc"]:
+            raise KeyError(name)
+        self[name] = rebuilt_text(self._sample, name, self._rebuild)
+        return str(self[name])
+
+
+def rescore(
+    path: Path, manager: Any, rebuild: Rebuild, task_name: str | None = None
+) -> list[Score]:
     """Scores the answers of a samples file anew; neither model nor data set is loaded.
 
     Args:
         path: The file.
         manager: lm-eval's TaskManager that knows the task.
+        rebuild: Makes a document anew; called if a scorer reads a text that stands in no file.
         task_name: The task; by default the one in the file's name.
 
     Raises:
-        ResultsError: The file is damaged or empty, or its task is not known.
+        ResultsError: The file is damaged or empty, its task is not known, or a text is needed that
+            cannot be made anew.
     """
     task_name = task_name or task_of(path)
     if task_name is None:
@@ -69,16 +101,20 @@ def rescore(path: Path, manager: Any, task_name: str | None = None) -> list[Scor
         raise ResultsError(f"{path} holds no samples; pass the file of a run that ended")
     # A sample is written once for each filter, each time with the answers as the model gave them.
     by_doc = {sample["doc_id"]: sample for sample in samples}
-    task = _load(manager, task_name, [sample["doc"] for sample in by_doc.values()])
-    _attach_answers(task, list(by_doc.values()))
-    return _scores(task, task_name, samples, list(by_doc.values()))
+    docs = {
+        doc_id: _GeneratedDoc(sample, rebuild) if is_generated(sample["doc"]) else sample["doc"]
+        for doc_id, sample in by_doc.items()
+    }
+    task = _load(manager, task_name, _Docs(docs.values()))
+    _attach_answers(task, list(by_doc.values()), docs)
+    return _scores(task, task_name, samples, docs)
 
 
-def _load(manager: Any, name: str, docs: list[dict[str, Any]]) -> Any:
+def _load(manager: Any, name: str, docs: _Docs) -> Any:
     changed = {
         "task": name,
         # The file's documents are those that process_docs made.
-        "custom_dataset": lambda **_: {"samples": _Docs(docs)},
+        "custom_dataset": lambda **_: {"samples": docs},
         "dataset_kwargs": None,
         "process_docs": None,
         "test_split": "samples",
@@ -88,21 +124,47 @@ def _load(manager: Any, name: str, docs: list[dict[str, Any]]) -> Any:
         "fewshot_config": None,
         "num_fewshot": 0,
     }
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    definition = manager.task_index[name].yaml_path
+    if definition and (own := load_yaml(definition, resolve_func=True).get("class")):
+        changed["class"] = _without_data(own, docs)
     # Only as a member of a group can a known task be changed.
     loaded = manager.load({"group": "rescored", "task": [changed]})
     (task,) = loaded["tasks"].values()
     return task
 
 
-def _attach_answers(task: Any, samples: Sequence[dict[str, Any]]) -> None:
+def _without_data(task_class: Any, docs: _Docs) -> Any:
+    """A task class of lm-eval's that has documents instead of fetching and preparing a data set."""
+
+    def download(self: Any, *args: Any, **kwargs: Any) -> None:
+        self.dataset = {"samples": docs}
+
+    return type(
+        task_class.__name__,
+        (task_class,),
+        {
+            "__module__": task_class.__module__,
+            "download": download,
+            "has_training_docs": lambda self: False,
+            "has_validation_docs": lambda self: False,
+            "has_test_docs": lambda self: True,
+            "fewshot_docs": lambda self: None,
+            "test_docs": lambda self: docs,
+        },
+    )
+
+
+def _attach_answers(
+    task: Any, samples: Sequence[dict[str, Any]], docs: Mapping[int, dict[str, Any]]
+) -> None:
     from lm_eval.api.instance import Instance
 
-    is_choice = task.OUTPUT_TYPE == "multiple_choice"
-    request_type = "loglikelihood" if is_choice else task.OUTPUT_TYPE
     task._instances = [
         Instance(
             request_type=request_type,
-            doc=sample["doc"],
+            doc=docs[sample["doc_id"]],
             arguments=tuple(arguments),
             idx=idx,
             metadata=(task.config.task, sample["doc_id"], len(answers)),
@@ -112,7 +174,15 @@ def _attach_answers(task: Any, samples: Sequence[dict[str, Any]]) -> None:
         for idx, (arguments, answers) in enumerate(
             zip(whole_prompts(sample), sample["resps"], strict=True)
         )
+        for request_type in [_request_type(arguments)]
     ]
+
+
+def _request_type(arguments: Sequence[Any]) -> str:
+    """The type by the arguments: a task of lm-eval's may ask for several."""
+    if len(arguments) == 1:
+        return "loglikelihood_rolling"
+    return "generate_until" if isinstance(arguments[1], dict) else "loglikelihood"
 
 
 def _answer(request_type: str, stored: Any) -> Any:
@@ -124,7 +194,7 @@ def _answer(request_type: str, stored: Any) -> Any:
 
 
 def _scores(
-    task: Any, name: str, recorded: list[dict[str, Any]], samples: list[dict[str, Any]]
+    task: Any, name: str, recorded: list[dict[str, Any]], docs: Mapping[int, dict[str, Any]]
 ) -> list[Score]:
     from lm_eval.evaluator_utils import _process_results
 
@@ -134,10 +204,9 @@ def _scores(
         instances[instance.doc_id].append(instance)
     raw: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for filter_name in task.instances[0].filtered_resps:
-        for sample in samples:
-            own = instances[sample["doc_id"]]
-            answers = [instance.filtered_resps[filter_name] for instance in own]
-            for metric, value in task.process_results(sample["doc"], answers).items():
+        for doc_id, doc in docs.items():
+            answers = [instance.filtered_resps[filter_name] for instance in instances[doc_id]]
+            for metric, value in task.process_results(doc, answers).items():
                 raw[metric, filter_name].append(value)
     results = _process_results({name: {"task": task, "raw_metrics": raw, "logged_samples": []}})
     metrics = results.metrics[name]

@@ -378,10 +378,15 @@ def _build_ours(
 def _build_lm_eval(
     checkpoint: str, max_length: int, dtype: str, engine_args: dict[str, Any]
 ) -> tuple[Any, Callable[[], int | None]]:
+    from patheval.checkpoint.reader import open_checkpoint
     from patheval.vllm_plugin import register
     from patheval.zoo import resolve
 
     register()
+    positions = open_checkpoint(resolve(checkpoint)).config.max_position_embeddings
+    if positions is not None and positions < max_length:
+        # Rotary tables as long as our adapter makes them.
+        engine_args = {"hf_overrides": {"max_position_embeddings": max_length}, **engine_args}
     if _cpu_environment.is_cpu():
         # The adapter asks for the version of a distribution called vllm.
         original = importlib.metadata.version

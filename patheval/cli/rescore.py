@@ -23,9 +23,16 @@ from patheval.samplefile import task_of
     type=click.Path(exists=True, file_okay=False),
     help="Further folder with task definitions.",
 )
+@click.option(
+    "--tokenizer", help="Where the run's tokenizer is now; only for scorers that read prompts."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the scores as a JSON list.")
 def rescore(
-    files: tuple[Path, ...], task: str | None, include_path: str | None, as_json: bool
+    files: tuple[Path, ...],
+    task: str | None,
+    include_path: str | None,
+    tokenizer: str | None,
+    as_json: bool,
 ) -> None:
     """Score the answers in samples FILES anew with the installed scorers.
 
@@ -34,6 +41,7 @@ def rescore(
     """
     from lm_eval.tasks import TaskManager
 
+    from patheval.rebuilding import Rebuilder
     from patheval.rescoring import rescore as rescore_file
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # It warns of what is done on purpose.
@@ -43,7 +51,13 @@ def rescore(
     if wanted - {None, *manager.all_subtasks}:
         # lm-eval's own tasks; indexing them takes half a minute.
         manager = TaskManager(include_path=folders)
-    scores = [score for path in files for score in rescore_file(path, manager, task)]
+    scores = [
+        score
+        for path in files
+        for score in rescore_file(
+            path, manager, Rebuilder(path, task, tokenizer, include_path), task
+        )
+    ]
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(score) for score in scores], indent=2))
         return

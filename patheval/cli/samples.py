@@ -16,12 +16,30 @@ def samples() -> None:
 @samples.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--doc", "doc_id", type=int, help="Number of the document; the first one by default.")
+@click.option("--task", help="The task, where FILE's name does not hold it.")
+@click.option(
+    "--include_path",
+    type=click.Path(exists=True, file_okay=False),
+    help="Further folder with task definitions.",
+)
+@click.option(
+    "--tokenizer", help="Where the run's tokenizer is now.  [default: as the results file says]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print prompts and answers as JSON.")
-def show(file: Path, doc_id: int | None, as_json: bool) -> None:
+def show(
+    file: Path,
+    doc_id: int | None,
+    task: str | None,
+    include_path: str | None,
+    tokenizer: str | None,
+    as_json: bool,
+) -> None:
     """Print the prompts of one document as the model read them, its answers and the target.
 
-    Long prompts stand in FILE once; here they are whole again, checked by their SHA-256.
+    FILE holds a long prompt once, or, of patheval's own tasks, only how to make it. Here it is
+    whole again, checked by its SHA-256.
     """
+    from patheval.rebuilding import Rebuilder
     from patheval.samplefile import read_samples, whole_prompts
 
     for sample in read_samples(file):
@@ -29,7 +47,7 @@ def show(file: Path, doc_id: int | None, as_json: bool) -> None:
             break
     else:
         raise ResultsError(f"{file} holds no document {doc_id}; `--doc` is its doc_id")
-    arguments = whole_prompts(sample)
+    arguments = whole_prompts(sample, Rebuilder(file, task, tokenizer, include_path))
     if as_json:
         fields = ("doc_id", "target", "resps", "filter", *sample.get("metrics", []))
         content = {name: sample.get(name) for name in fields} | {"arguments": arguments}

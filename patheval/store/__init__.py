@@ -1,6 +1,6 @@
 """Answers of models, kept so that an interrupted run goes on where it stopped."""
 
-from patheval.store.answers import AnswerStore
+from patheval.store.answers import AnswerStore, check_folder
 from patheval.store.identity import (
     code_digest,
     default_folder,
@@ -8,4 +8,11 @@ from patheval.store.identity import (
     tokenizer_digest,
 )
 
-__all__ = ["AnswerStore", "code_digest", "default_folder", "request_key", "tokenizer_digest"]
+__all__ = [
+    "AnswerStore",
+    "check_folder",
+    "code_digest",
+    "default_folder",
+    "request_key",
+    "tokenizer_digest",
+]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,15 +20,17 @@ from patheval.store.identity import canonical_json, fingerprint
 
 SUFFIX = ".sqlite3"
 
+# SQLite notices damage to its own structure only, so each row has a digest of its content.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS model (facts TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS scores (
-    key BLOB PRIMARY KEY, logprobs BLOB NOT NULL, is_greedy BLOB NOT NULL
+CREATE TABLE IF NOT EXISTS checked_scores (
+    key BLOB PRIMARY KEY, logprobs BLOB NOT NULL, is_greedy BLOB NOT NULL, digest BLOB NOT NULL
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS texts (
-    key BLOB PRIMARY KEY, text TEXT NOT NULL, num_tokens INTEGER NOT NULL
+CREATE TABLE IF NOT EXISTS checked_texts (
+    key BLOB PRIMARY KEY, text TEXT NOT NULL, num_tokens INTEGER NOT NULL, digest BLOB NOT NULL
 ) WITHOUT ROWID;
 """
+_DIGEST_BYTES = 8
 # Another run that writes to the same file holds it for milliseconds.
 _LOCK_TIMEOUT_S = 60.0
 
@@ -34,6 +38,25 @@ _logger = logging.getLogger(__name__)
 
 ScoreRow = tuple[NDArray[np.float64], NDArray[np.bool_]]
 TextRow = tuple[str, int]
+
+
+def check_folder(folder: Path) -> None:
+    """Makes a folder for stores, so that a fault shows before a model is loaded.
+
+    Raises:
+        PrerequisiteError: It cannot be made or written.
+    """
+    reason = "it is read-only, or another user's"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK | os.X_OK):
+            return
+    except OSError as error:
+        reason = str(error)
+    raise PrerequisiteError(
+        f"answers cannot be kept in {folder} ({reason}); pass resume=FOLDER that you may write, or "
+        "resume=off, in --model_args"
+    )
 
 
 class AnswerStore:
@@ -88,24 +111,19 @@ class AnswerStore:
                 np.frombuffer(logprobs, dtype="<f8").astype(np.float64),
                 np.frombuffer(is_greedy, dtype=np.uint8).astype(np.bool_),
             )
-            for key, logprobs, is_greedy in self._select(
-                "SELECT key, logprobs, is_greedy FROM scores WHERE key = ?", keys
-            )
+            for key, logprobs, is_greedy in self._select("checked_scores", keys)
         }
 
     def texts(self, keys: Sequence[bytes]) -> dict[bytes, TextRow]:
         """Stored texts of requests, with their number of tokens."""
         return {
-            key: (text, num_tokens)
-            for key, text, num_tokens in self._select(
-                "SELECT key, text, num_tokens FROM texts WHERE key = ?", keys
-            )
+            key: (text, num_tokens) for key, text, num_tokens in self._select("checked_texts", keys)
         }
 
     def add_scores(self, rows: Iterable[tuple[bytes, ScoreRow]]) -> None:
         """Stores scores in one transaction."""
         self._insert(
-            "INSERT OR IGNORE INTO scores VALUES (?, ?, ?)",
+            "checked_scores",
             (
                 (key, logprobs.astype("<f8").tobytes(), is_greedy.astype(np.uint8).tobytes())
                 for key, (logprobs, is_greedy) in rows
@@ -114,24 +132,31 @@ class AnswerStore:
 
     def add_texts(self, rows: Iterable[tuple[bytes, TextRow]]) -> None:
         """Stores texts in one transaction."""
-        self._insert(
-            "INSERT OR IGNORE INTO texts VALUES (?, ?, ?)", ((key, *own) for key, own in rows)
-        )
+        self._insert("checked_texts", ((key, *own) for key, own in rows))
 
     def close(self) -> None:
         """Closes the file."""
         self._connection.close()
 
-    def _select(self, statement: str, keys: Sequence[bytes]) -> Iterator[tuple[Any, ...]]:
+    def _select(self, table: str, keys: Sequence[bytes]) -> Iterator[tuple[Any, ...]]:
         with self._reporting("read"):
             for key in keys:
-                row = self._connection.execute(statement, (key,)).fetchone()
-                if row is not None:
-                    yield row
+                row = self._connection.execute(
+                    f"SELECT * FROM {table} WHERE key = ?", (key,)
+                ).fetchone()
+                if row is None:
+                    continue
+                *content, digest = row
+                if digest != _digest(content):
+                    raise sqlite3.DatabaseError("an answer is not the one that was written")
+                yield tuple(content)
 
-    def _insert(self, statement: str, rows: Iterable[tuple[object, ...]]) -> None:
+    def _insert(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
         with self._reporting("written"), self._transaction():
-            self._connection.executemany(statement, rows)
+            self._connection.executemany(
+                f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?, ?)",
+                ((*row, _digest(row)) for row in rows),
+            )
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -148,10 +173,24 @@ class AnswerStore:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
+            if getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY":
+                raise PrerequisiteError(
+                    f"the store of answers {self.path} cannot be {action}: another process has "
+                    f"held it for {_LOCK_TIMEOUT_S:.0f} s; end that process, or pass "
+                    "resume=FOLDER or resume=off in --model_args"
+                ) from error
             raise PrerequisiteError(
                 f"the store of answers {self.path} cannot be {action} ({error}); delete it if it "
                 "is damaged, or pass resume=FOLDER on another disk, or resume=off, in --model_args"
             ) from error
+
+
+def _digest(row: Sequence[Any]) -> bytes:
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for value in row:
+        content = value if isinstance(value, bytes) else str(value).encode()
+        digest.update(len(content).to_bytes(8, "little") + content)
+    return digest.digest()
 
 
 def _difference(stored: str, own: str) -> str:

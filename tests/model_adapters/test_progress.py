@@ -1,12 +1,14 @@
 """What a phase shows on a terminal, and what it logs elsewhere."""
 
 import logging
-import re
 import sys
 
+import lm_eval.utils
 import pytest
 
 from patheval.model_adapters._progress import PhaseProgress, length_class
+
+HIDE_CURSOR = "\x1b[?25l"
 
 
 class Clock:
@@ -38,18 +40,23 @@ def test_one_length_is_not_named() -> None:
 
 
 def test_a_line_a_minute_where_there_is_no_terminal(
-    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    caplog.set_level(logging.INFO)
+    # As in lm-eval's command.
+    monkeypatch.setattr(lm_eval.utils, "_LOGGING_CONFIGURED", False)
+    logger = logging.getLogger("lm_eval")
+    for name in ("handlers", "level", "propagate"):
+        monkeypatch.setattr(logger, name, type(getattr(logger, name))())
+    lm_eval.utils.setup_logging()
     clock = Clock()
     with PhaseProgress("loglikelihood", [10] * 100, clock=clock) as progress:
         for _ in range(100):
             clock.now += 2
             progress.advance([10], 10)
-    lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 3
-    assert re.fullmatch(r"loglikelihood: 30/100 requests, 5 tokens/s, 0:02:20 left", lines[0])
-    assert capsys.readouterr() == ("", "")
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == "" and len(lines) == 3
+    assert lines[0].endswith("loglikelihood: 30/100 requests, 5 tokens/s, 0:02:20 left")
 
 
 def test_disabled_and_empty_phases_are_quiet(
@@ -70,13 +77,17 @@ def test_a_terminal_gets_one_bar(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "150")
-    with PhaseProgress("generate_until", [10, 20]) as progress:
+    monkeypatch.setenv("COLUMNS", "80")
+    clock = Clock()
+    with PhaseProgress("generate_until", [10, 20, 90000], num_done=4000, clock=clock) as progress:
         progress.advance([10], 5)
-        progress.advance([20], 5)
+        clock.now += 1
+        progress.advance([20, 90000], 90005)
     out, err = capsys.readouterr()
     assert out == ""
-    assert "generate_until" in err and "2/2 requests" in err
+    assert "generate_until" in err and "4003/4003 requests, 90,010 tokens/s, 0:00:00 left" in err
+    assert "256: 2/2, 128k: 1/1" in err
+    assert HIDE_CURSOR not in err
 
 
 @pytest.mark.parametrize(("num_tokens", "size"), [(1, 256), (256, 256), (257, 512), (4096, 4096)])

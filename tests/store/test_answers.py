@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from patheval.errors import PrerequisiteError
-from patheval.store import AnswerStore, request_key
+from patheval.store import AnswerStore, answers, request_key
 from patheval.store.identity import fingerprint
 
 FACTS = {"checkpoint": "abc", "max_length": 8192, "engine": {"block_size": 256}}
@@ -84,6 +84,49 @@ def test_damaged_and_unwritable_stores_say_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(PrerequisiteError, match="resume=off"):
         AnswerStore(tmp_path / "file", FACTS)
+
+
+@pytest.mark.parametrize("content", [b"answer to find", np.full(4, -0.625).tobytes()])
+def test_an_answer_that_was_damaged_on_the_disk_is_not_served(
+    tmp_path: Path, content: bytes
+) -> None:
+    store = AnswerStore(tmp_path, FACTS)
+    store.add_texts([(b"1", ("answer to find", 1))])
+    store.add_scores([(b"1", (np.full(4, -0.625), np.ones(4, dtype=bool)))])
+    store.close()  # writes the log into the file
+    damaged = bytearray(store.path.read_bytes())
+    damaged[damaged.index(content) + 6] ^= 1
+    store.path.write_bytes(damaged)
+    store = AnswerStore(tmp_path, FACTS)
+    with pytest.raises(PrerequisiteError, match=r"not the one that was written.*delete it"):
+        store.texts([b"1"]) and store.scores([b"1"])
+
+
+def test_a_file_that_another_process_holds_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "_LOCK_TIMEOUT_S", 0.1)
+    store = AnswerStore(tmp_path, FACTS)
+    other = sqlite3.connect(store.path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    for use in (
+        lambda: store.add_texts([(b"1", ("text", 1))]),
+        lambda: AnswerStore(tmp_path, FACTS),
+    ):
+        with pytest.raises(PrerequisiteError, match="another process has held it"):
+            use()
+    other.execute("ROLLBACK")
+    store.add_texts([(b"1", ("text", 1))])
+    assert store.texts([b"1"]) == {b"1": ("text", 1)}
+
+
+def test_a_file_that_is_deleted_leaves_the_run_alone_and_nothing_behind(tmp_path: Path) -> None:
+    store = AnswerStore(tmp_path, FACTS)
+    store.add_texts([(b"1", ("text", 1))])
+    store.path.unlink()  # the write-ahead log stays
+    store.add_texts([(b"2", ("text", 1))])
+    assert set(store.texts([b"1", b"2"])) == {b"1", b"2"}
+    assert AnswerStore(tmp_path, FACTS).texts([b"1", b"2"]) == {}
 
 
 def test_a_full_disk_is_an_error_and_keeps_what_was_stored(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from byte_tokenizer import byte_tokenizer
 from resumed_run import requests, run
 from safetensors.torch import load_file, save_file
 
-from patheval.errors import UnsupportedError
+from patheval.errors import PrerequisiteError, UnsupportedError
 from patheval.model_adapters.path_ref import PathRefLM
 from patheval.store import default_folder
 
@@ -246,6 +246,24 @@ def test_where_answers_are_kept(
     lm.loglikelihood(requests("loglikelihood", [("a", "b")]))
     files = {path.parent.relative_to(tmp_path) for path in tmp_path.rglob("*.sqlite3")}
     assert files == ({Path(place)} if place else set())
+
+
+@pytest.mark.parametrize("resume", [0, 5, "", "none", "no", "on"])
+def test_a_resume_that_is_no_folder_is_refused(resume: Any, folder: Path) -> None:
+    with pytest.raises(UnsupportedError, match=f"resume is {resume!r}; pass a folder"):
+        build(folder, "off", resume=resume)
+
+
+def test_a_store_that_cannot_be_written_shows_before_the_model_is_loaded(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as for a folder of another user
+    with pytest.raises(PrerequisiteError, match=r"read-only, or another user's.*resume=off"):
+        build(tmp_path / "no checkpoint", tmp_path)
+    monkeypatch.undo()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PrerequisiteError, match=r"Not a directory|File exists"):
+        build(tmp_path / "no checkpoint", tmp_path / "file" / "store")
 
 
 @pytest.mark.parametrize(("cache", "place"), [("off", None), ("named", "named/answers")])
