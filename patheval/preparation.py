@@ -3,11 +3,15 @@
 import logging
 import multiprocessing
 import os
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple
 
 from patheval._autoload import task_folder
+from patheval.errors import PrerequisiteError
 
 _CHUNK_SAMPLES = 25
 
@@ -84,11 +88,12 @@ def build(chunks: Sequence[Chunk], num_workers: int) -> Iterator[Chunk]:
         Each chunk once it is complete.
 
     Raises:
-        PathEvalError: A sample cannot be built or stored.
+        PathEvalError: A sample cannot be built or stored, or a process was killed.
     """
     if num_workers == 1:
         return map(_build, chunks)
-    executor = ProcessPoolExecutor(num_workers, multiprocessing.get_context("fork"))
+    fork = multiprocessing.get_context("fork")
+    executor = ProcessPoolExecutor(num_workers, fork, _end_with, (os.getpid(),))
     return _collect(executor, [executor.submit(_build, chunk) for chunk in chunks])
 
 
@@ -96,8 +101,24 @@ def _collect(executor: ProcessPoolExecutor, futures: list[Future[Chunk]]) -> Ite
     try:
         for future in as_completed(futures):
             yield future.result()
+    except BrokenProcessPool as error:
+        raise PrerequisiteError(
+            "a process that builds samples was killed, as happens when memory runs out; run the "
+            "same command with fewer --workers, and it goes on where it was"
+        ) from error
     finally:
         executor.shutdown(cancel_futures=True)
+
+
+def _end_with(parent: int) -> None:
+    """Lets this process end soon after its parent, which it would else wait for if killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _build(chunk: Chunk) -> Chunk:

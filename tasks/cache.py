@@ -62,11 +62,10 @@ class SampleCache:
     def load(self, index: int) -> dict[str, Any] | None:
         """Returns the sample at `index`, or None if it is not there or damaged."""
         try:
-            content = gzip.decompress(self._path(index).read_bytes())
-            sample: dict[str, Any] = json.loads(content)
+            sample = json.loads(gzip.decompress(self._path(index).read_bytes()))
         except (OSError, EOFError, ValueError, zlib.error):
             return None
-        return sample
+        return sample if isinstance(sample, dict) else None
 
     def store(self, index: int, sample: Mapping[str, Any]) -> None:
         """Writes the sample at `index`.

@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import wraps
 from typing import Any, Generic, NamedTuple, NotRequired, Protocol, Self, TypedDict, TypeVar, cast
 
@@ -23,6 +24,18 @@ from .tokenization import PromptTokenizer, load_tokenizer
 
 REFERENCE, PAPER = "reference", "paper"
 PRESETS = (REFERENCE, PAPER)
+LENGTHS = {"512": 512} | {f"{n}k": n * 1024 for n in (1, 2, 4, 8, 16, 32, 64)}
+"""Lengths in tokens that tasks have in their names, by the name's part."""
+SETTINGS = (
+    "data_dir",
+    "data_seed",
+    "length",
+    "max_prompt_tokens",
+    "num_samples",
+    "own_data",
+    "preset",
+)
+"""Names in `--metadata` that tasks read; what names the tokenizer and the model comes on top."""
 
 _stream = np.random.RandomState(0)
 
@@ -149,11 +162,7 @@ class Exact:
         budget = recipe.length - recipe.max_gen_toks
         smallest_tokens = num_tokens(smallest)
         if smallest_tokens > budget:
-            raise UnsupportedError(
-                f"{recipe.task} cannot fit {recipe.length} tokens: its smallest prompt takes "
-                f"{smallest_tokens} and generation {recipe.max_gen_toks}; "
-                f"use a length of at least {smallest_tokens + recipe.max_gen_toks}"
-            )
+            raise recipe.too_short(smallest_tokens)
         tokens_per_unit = (num_tokens(smallest + 16) - smallest_tokens) / 16
         if tokens_per_unit <= 0:
             raise UnsupportedError(
@@ -249,9 +258,10 @@ class Recipe:
 
         Raises:
             PrerequisiteError: The task has no length, or no tokenizer is given.
-            UnsupportedError: A length or number of samples is not a positive integer, or the seed
-                is not an integer.
+            UnsupportedError: A length or number of samples is not a positive integer, the seed
+                is not an integer, or the name of a setting is misspelt.
         """
+        refuse_misspelt(metadata)
         length = metadata.get("length") if target_length is None else target_length
         if length is None:
             raise PrerequisiteError(
@@ -262,9 +272,7 @@ class Recipe:
             task=task,
             length=checked_integer("length", length, minimum=1),
             max_gen_toks=max_gen_toks,
-            num_samples=checked_integer(
-                "num_samples", metadata.get("num_samples", num_samples), minimum=1
-            ),
+            num_samples=num_samples_of(metadata, num_samples),
             seed=checked_integer("data_seed", metadata.get("data_seed", 0)),
             tokenizer=load_tokenizer(metadata),
         )
@@ -276,6 +284,21 @@ class Recipe:
     def largest_fitting(self, num_tokens: Callable[[int], int], smallest: int) -> tuple[int, int]:
         """Sizes a prompt by the recipe's rule; arguments and errors are those of `SizeRule`."""
         return self.size_rule.units(self, num_tokens, smallest)
+
+    def too_short(self, smallest_tokens: int) -> UnsupportedError:
+        """Makes the error that the length does not hold the smallest prompt.
+
+        Args:
+            smallest_tokens: Tokens of that prompt.
+        """
+        needed = smallest_tokens + self.max_gen_toks
+        labels = [label for label, length in LENGTHS.items() if length >= needed]
+        named = f"the task's _{labels[0]}, or " if labels else ""
+        return UnsupportedError(
+            f"{self.task} cannot fit {self.length} tokens: its smallest prompt takes "
+            f"{smallest_tokens} and generation {self.max_gen_toks}; use a length of at least "
+            f"{needed}: {named}its _any with --metadata '{{\"length\": {needed}}}'"
+        )
 
 
 _AnyDoc = TypeVar("_AnyDoc", bound=Mapping[str, Any])
@@ -425,13 +448,43 @@ def preset_of(metadata: Mapping[str, Any]) -> str:
     return str(preset)
 
 
+def num_samples_of(metadata: Mapping[str, Any], default: int) -> int:
+    """Returns the number of samples that the metadata ask for, else the default.
+
+    Raises:
+        UnsupportedError: It is not a positive integer.
+    """
+    return checked_integer("num_samples", metadata.get("num_samples", default), minimum=1)
+
+
+def refuse_misspelt(metadata: Mapping[str, Any]) -> None:
+    """Refuses names that are nearly those of settings, which would have no effect.
+
+    Other unknown names are let through: metadata also hold the arguments of every model and what
+    lm-eval's own tasks read.
+
+    Raises:
+        UnsupportedError: There is such a name.
+    """
+    for name in metadata:
+        nearest = get_close_matches(str(name), SETTINGS, n=1, cutoff=0.8)
+        if nearest and name not in SETTINGS:
+            raise UnsupportedError(
+                f"--metadata has {name!r}, which no task reads; write {nearest[0]!r}"
+            )
+
+
 def checked_integer(name: str, value: object, minimum: int | None = None) -> int:
     """Returns a value from the metadata that must be an integer.
 
     Raises:
         UnsupportedError: It is none, or below the minimum.
     """
-    if isinstance(value, int) and (minimum is None or value >= minimum):
+    if (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and (minimum is None or value >= minimum)
+    ):
         return value
     wanted = "an integer" if minimum is None else f"an integer of at least {minimum}"
     raise UnsupportedError(f"{name} is {value!r} and must be {wanted}; correct it in --metadata")

@@ -11,7 +11,13 @@ from typing import Any, TypedDict
 
 from patheval.errors import UnsupportedError
 
-from .generation import LazyDocs, SampleRng, checked_integer
+from .generation import (
+    LazyDocs,
+    SampleRng,
+    checked_integer,
+    num_samples_of,
+    refuse_misspelt,
+)
 from .tokenization import load_tokenizer
 
 
@@ -84,17 +90,17 @@ class SequenceSource:
         Raises:
             PrerequisiteError: No tokenizer is given.
             UnsupportedError: The tokenizer does not keep the symbols apart, the number of samples
-                is not a positive integer, or the seed is not an integer.
+                is not a positive integer, the seed is not an integer, or the name of a setting is
+                misspelt.
         """
+        refuse_misspelt(metadata)
         if not load_tokenizer(metadata).reads_words(self.alphabet):
             raise UnsupportedError(
                 f"the tokenizer does not give each symbol of path_{self.task} tokens of its own; "
                 f"pass one that knows {self.alphabet[0]}, {self.alphabet[1]} ... "
                 f"{self.alphabet[-1]} and splits text at spaces"
             )
-        num_samples = checked_integer(
-            "num_samples", metadata.get("num_samples", self.num_samples), minimum=1
-        )
+        num_samples = num_samples_of(metadata, self.num_samples)
         seed = checked_integer("data_seed", metadata.get("data_seed", 0))
         return {"test": LazyDocs(num_samples, lambda index: self._test_doc(seed, index))}
 

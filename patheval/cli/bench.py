@@ -133,6 +133,24 @@ def scoring(
         file.write_text(json.dumps(result, indent=1) + "\n")
 
 
+@bench.command()
+@click.option("--engines", default="1,2", callback=_names, show_default=True, help="How many.")
+@click.option("--requests", default=2000, show_default=True, help="Generation requests.")
+@click.option("--kind", default="path", show_default=True, help="Kind of a random model.")
+@_COMMIT
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the rows here.")
+def replicas(
+    engines: list[str], requests: int, kind: str, commit: str | None, file: Path | None
+) -> None:
+    """Time generation by several engines (data_parallel_size) beside one."""
+    from patheval.bench.replicas import bench_replicas
+
+    _check("kind", [kind], ("rope", "path", "path-fox", "fox"))
+    if not all(count.isdecimal() and int(count) for count in engines):
+        raise click.BadParameter(f"--engines takes numbers from 1 on, got {','.join(engines)}")
+    _report(bench_replicas([int(count) for count in engines], requests, kind), commit, file)
+
+
 def _check(what: str, names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in known:

@@ -9,6 +9,8 @@ from patheval.golden.case import Case, GoldenError
 from patheval.golden.registry import ADAPTERS, replay_function
 
 _REQUIRED = ("benchmark", "task", "kind")
+# What values of another type or number than a case has make a replay raise.
+_MISFITS = (ArithmeticError, AttributeError, IndexError, TypeError, ValueError)
 
 
 class Outcome(NamedTuple):
@@ -47,6 +49,10 @@ def replay(case: Case) -> Outcome:
         return Outcome(case, (str(error),))
     except KeyError as error:
         return Outcome(case, (f"the case has no {error}",))
+    except _MISFITS as error:
+        return Outcome(
+            case, (f"a field is not as recorded cases have it ({type(error).__name__}: {error})",)
+        )
     if not checks:
         return Outcome(case, (f"{case['benchmark']} cannot replay the kind {case['kind']!r}",))
     return Outcome(case, tuple(str(check) for check in checks if not check.passed))
@@ -66,14 +72,11 @@ def _read(file: Path) -> Iterator[Case]:
             fields = json.loads(line)
         except ValueError as error:
             raise GoldenError(f"line {number} of {file} is no JSON ({error}); mend it") from error
-        missing = (
-            [name for name in _REQUIRED if name not in fields]
-            if isinstance(fields, dict)
-            else list(_REQUIRED)
-        )
+        values = fields if isinstance(fields, dict) else {}
+        missing = [name for name in _REQUIRED if not isinstance(values.get(name), str)]
         if missing:
             raise GoldenError(
-                f"line {number} of {file} is no case: it has no {' and no '.join(missing)}; "
+                f"line {number} of {file} is no case: it has no text as {' and '.join(missing)}; "
                 "pass a golden .jsonl file"
             )
         yield Case(fields, file, number)

@@ -13,7 +13,17 @@ from typing import Any, TypedDict
 
 from patheval.errors import UnsupportedError
 
-from ..generation import Doc, LazyDocs, Loaded, Recipe, SampleRng, dataset, preset_of
+from ..generation import (
+    Doc,
+    LazyDocs,
+    Loaded,
+    Recipe,
+    SampleRng,
+    dataset,
+    num_samples_of,
+    preset_of,
+    refuse_misspelt,
+)
 from ..sources import SourceRows
 from ..texts import Text, plays, sentence_starts, texts_sha256
 from ..tokenization import load_tokenizer
@@ -79,12 +89,14 @@ def released(*, qa: str, size: str, **metadata: Any) -> dict[str, LazyDocs[Babil
     Args:
         qa: `qa1` to `qa10`.
         size: The data set's name for the length, such as `4k`.
-        **metadata: The task's metadata; names the tokenizer and where the data are.
+        **metadata: The task's metadata; names the tokenizer and where the data are. `num_samples`
+            takes the first so many, all unless given.
 
     Raises:
         PrerequisiteError: The data set is missing, or no tokenizer is given.
-        UnsupportedError: The data set has other content, or there is no such preset.
+        UnsupportedError: The data set has other content, or a setting makes no sense.
     """
+    refuse_misspelt(metadata)
     preset_of(metadata)  # Both presets are the released samples; another name is an error.
     tokenizer = load_tokenizer(metadata)
     rows, sha256 = released_rows(qa, size).load(metadata)
@@ -103,7 +115,7 @@ def released(*, qa: str, size: str, **metadata: Any) -> dict[str, LazyDocs[Babil
             source_sha256=sha256,
         )
 
-    return {"test": LazyDocs(len(rows), build)}
+    return {"test": LazyDocs(min(num_samples_of(metadata, len(rows)), len(rows)), build)}
 
 
 def released_rows(qa: str, size: str) -> SourceRows:

@@ -10,7 +10,14 @@ from lm_eval.api.task import ConfigurableTask
 
 from patheval.errors import UnsupportedError
 
-from ..generation import PAPER, LazyDocs, checked_integer, preset_of
+from ..generation import (
+    PAPER,
+    LazyDocs,
+    checked_integer,
+    num_samples_of,
+    preset_of,
+    refuse_misspelt,
+)
 from ..sources import SourceFile
 from ..tokenization import PromptTokenizer, load_tokenizer
 from .sets import SETS
@@ -69,13 +76,15 @@ def longbench_e(*, name: str, bucket: str, **metadata: Any) -> dict[str, LazyDoc
         **metadata: The task's metadata; names the tokenizer and where the data are. `preset` is
             `reference` (buckets by words, unless given) or `paper` (by tokens of the prompt).
             A prompt is cut to `max_prompt_tokens`, or else to what `max_length`, the model's limit
-            of prompt and answer together, leaves it.
+            of prompt and answer together, leaves it. `num_samples` takes the first so many, all
+            unless given.
 
     Raises:
         PrerequisiteError: The data set is missing, or no tokenizer is given.
-        UnsupportedError: The data set has other content or no record of that length, the preset is
-            unknown, or the limit leaves no room for a prompt.
+        UnsupportedError: The data set has other content or no record of that length, a setting
+            makes no sense, or the limit leaves no room for a prompt.
     """
+    refuse_misspelt(metadata)
     preset = preset_of(metadata)
     tokenizer = load_tokenizer(metadata)
     max_tokens = _max_prompt_tokens(metadata, SETS[name].max_gen_toks)
@@ -113,7 +122,7 @@ def longbench_e(*, name: str, bucket: str, **metadata: Any) -> dict[str, LazyDoc
             source_sha256=sha256,
         )
 
-    return {"test": LazyDocs(len(chosen), build)}
+    return {"test": LazyDocs(min(num_samples_of(metadata, len(chosen)), len(chosen)), build)}
 
 
 def by_tokens(**arguments: Any) -> dict[str, LazyDocs[LongBenchDoc]]:

@@ -83,9 +83,10 @@ def ppl(
     loaded, sha256 = texts.SOURCES[corpus](metadata)
     long_enough = _long_enough(loaded, recipe.tokenizer, max(recipe.length, LONGEST))
     if not long_enough:
+        fix = "a smaller length" if recipe.length > LONGEST else "data with longer texts"
         raise UnsupportedError(
             f"none of the {len(loaded)} texts of {corpus} has {max(recipe.length, LONGEST)} "
-            "tokens; pass a smaller length or other data"
+            f"tokens; pass {fix}"
         )
 
     def build(index: int) -> PerplexityDoc:

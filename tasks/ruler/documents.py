@@ -167,10 +167,16 @@ def _load(file: Fetched, read: Callable[[Any], Questions]) -> Loaded:
 def _read(path: Path, sha256: str, read: Callable[[Any], Questions]) -> Questions:
     del sha256  # Part of the key.
     try:
-        if path.suffix == ".parquet":
-            return read(_squad_json(path))
-        return read(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError) as error:
+        content = (
+            _squad_json(path)
+            if path.suffix == ".parquet"
+            else json.loads(path.read_text(encoding="utf-8"))
+        )
+        data = read(content)
+        if not data.questions:
+            raise ValueError("no question has an answer")
+        return data
+    except (AttributeError, ValueError, KeyError, TypeError) as error:
         raise UnsupportedError(
             f"{path} has not the format of the original ({type(error).__name__}: {error}); "
             "put the original file there"

@@ -257,11 +257,7 @@ def _prepare(recipe: Recipe, data: Questions) -> Callable[[int], Doc]:
 
     questions = list(islice(filter(fits, data.questions), recipe.num_samples))
     if not questions:
-        raise UnsupportedError(
-            f"{recipe.task} cannot fit {recipe.length} tokens: its smallest prompt takes "
-            f"{min(sizes, default=0)} and generation {recipe.max_gen_toks}; "
-            f"use a length of at least {min(sizes, default=0) + recipe.max_gen_toks}"
-        )
+        raise recipe.too_short(min(sizes, default=0))
     if len(questions) < recipe.num_samples:
         raise UnsupportedError(
             f"{recipe.task} has {len(questions)} questions that fit {recipe.length} tokens and "

@@ -1,5 +1,10 @@
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 from byte_tokenizer import byte_tokenizer
@@ -84,6 +89,66 @@ def test_sample_that_cannot_be_built_ends_it(tokenizer, cached, monkeypatch, cap
         "60",
     )
     assert code == 2 and "ruler_vt cannot fit 512 tokens" in err
+
+
+def start(tokenizer, cached):
+    arguments = ["prepare", "path_phonebook_8k", "--tokenizer", tokenizer, "--workers", "2"]
+    arguments += ["--metadata", '{"num_samples": 600}']
+    return subprocess.Popen(
+        [sys.executable, "-c", "from patheval.cli.main import main; main()", *arguments],
+        env=os.environ | {"PATHEVAL_CACHE": str(cached)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def children(process):
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True
+    )
+    return [int(pid) for pid in listed.stdout.split()]
+
+
+def wait_until(holds, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not (value := holds()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return value
+
+
+def is_running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+def test_second_run_finishes_what_a_killed_one_began(tokenizer, cached):
+    killed, other = start(tokenizer, cached), start(tokenizer, cached)
+    workers = wait_until(lambda: children(killed) if len(children(killed)) == 2 else [])
+    wait_until(lambda: any(cached.rglob("*.json.gz")))
+    killed.kill()
+    killed.wait()
+    wait_until(lambda: not any(map(is_running, workers)))
+    out, err = other.communicate(timeout=120)
+    assert (other.returncode, err) == (0, "")
+    assert out.startswith("600 samples of 1 tasks are ready")
+    files = [file for file in cached.rglob("*") if file.is_file()]
+    assert sum(file.name.endswith(".json.gz") for file in files) == 600
+
+
+@pytest.mark.slow
+def test_worker_that_is_killed_is_one_line(tokenizer, cached):
+    process = start(tokenizer, cached)
+    worker, _ = wait_until(lambda: children(process) if len(children(process)) == 2 else [])
+    os.kill(worker, signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert "was killed" in err and "fewer --workers" in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

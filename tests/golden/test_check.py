@@ -70,6 +70,24 @@ def test_case_without_what_its_kind_needs_has_failed(tmp_path):
     assert failure.startswith("line 3 of ") and "has no field 'references'" in failure
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prediction": None},
+        {"references": []},
+        {"references": 3},
+        {"kind": "aggregate", "prediction": []},
+        {"kind": "aggregate", "prediction": "x"},
+        {"kind": "generated", "prompt": None},
+        {"benchmark": "ruler", "kind": "aggregate", "prediction": [], "references": []},
+        {"benchmark": "word_problem", "task": "a5", "kind": "generated", "input": 3, "target": []},
+    ],
+)
+def test_case_whose_fields_have_other_types_has_failed(tmp_path, fields):
+    [failure] = replay(case(tmp_path, **fields)).failures
+    assert failure.startswith("a field is not as recorded cases have it (")
+
+
 def test_missing_input_file_is_named(tmp_path):
     with pytest.raises(GoldenError, match=f"{tmp_path}/inputs/facts.txt, which is missing"):
         case(tmp_path).input_file("facts.txt")
@@ -80,8 +98,9 @@ def test_missing_input_file_is_named(tmp_path):
     [
         ("", "holds no case"),
         ("{", "line 1 of .* is no JSON"),
-        ("[1]", "line 1 of .* is no case: it has no benchmark and no task and no kind"),
-        ('{"benchmark": "ruler", "task": "vt"}', "it has no kind;"),
+        ("[1]", "line 1 of .* is no case: it has no text as benchmark and task and kind;"),
+        ('{"benchmark": "ruler", "task": "vt"}', "it has no text as kind;"),
+        ('{"benchmark": [], "task": 3, "kind": "single"}', "no text as benchmark and task;"),
     ],
 )
 def test_file_that_is_none_is_named(tmp_path, content, message):

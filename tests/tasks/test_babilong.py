@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from answering_lm import AnsweringLM, evaluate, manager
 from datasets import Dataset
+from own_sources import QUESTIONS as ASKED
+from own_sources import write_sources
 
 from patheval.errors import PrerequisiteError, UnsupportedError
 from patheval.golden.case import Case
@@ -138,6 +140,22 @@ def test_released_samples_are_read_asked_and_scored(data_folder, bpe_folder, siz
     results = evaluate(name, silence(), **given)
     assert metrics(results, name) == [0, 0, 1]
     assert results["n-samples"][name] == {"original": 3, "effective": 3}
+
+
+@pytest.mark.parametrize("task", ASKED)
+def test_knowing_model_scores_one_and_silent_one_zero(tmp_path, bpe_folder, task):
+    write_sources(tmp_path)
+    given = {"data_dir": str(tmp_path), "own_data": True, "tokenizer": bpe_folder, "length": 2000}
+    for name in (f"path_babilong_{task}_1k", f"path_babilong_{task}_any"):
+        knowing = AnsweringLM(generate=lambda prompt: f" {ASKED[task][1]}.")
+        assert metrics(evaluate(name, knowing, **given), name) == [1, 1, 0]
+        assert metrics(evaluate(name, silence(), **given), name) == [0, 0, 1]
+
+
+def test_first_samples_can_be_asked_for(data_folder, bpe_folder):
+    given = {"data_dir": data_folder, "tokenizer": bpe_folder}
+    for wanted, got in ((2, 2), (9, len(ROWS))):
+        assert len(released(qa="qa1", size="0k", num_samples=wanted, **given)["test"]) == got
 
 
 def test_group_of_a_length_is_the_plain_mean_of_five_tasks(data_folder, bpe_folder):

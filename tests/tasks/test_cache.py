@@ -1,5 +1,6 @@
 """Samples on disk: the right ones, whole ones, whoever writes and whoever dies."""
 
+import gzip
 import os
 import signal
 import subprocess
@@ -61,7 +62,9 @@ def test_another_code_is_another_key(cached, tmp_path, monkeypatch):
     assert len(keys) == 3
 
 
-@pytest.mark.parametrize("damage", [b"", b"\x1f\x8b", b"no gzip", None])
+@pytest.mark.parametrize(
+    "damage", [b"", b"\x1f\x8b", b"no gzip", gzip.compress(b"{"), gzip.compress(b"[1]"), None]
+)
 def test_damaged_file_is_built_again(cached, bpe_folder, damage):
     make = lambda: phonebook(target_length=512, tokenizer=bpe_folder)["test"]  # noqa: E731
     doc = make()[0]

@@ -88,8 +88,11 @@ def test_prompt_that_never_fits_is_an_error_with_its_numbers():
         make_recipe(100).largest_fitting(lambda units: 91 + units, smallest=1)
     assert str(error.value) == (
         "phonebook cannot fit 100 tokens: its smallest prompt takes 92 and generation 10; "
-        "use a length of at least 102"
+        "use a length of at least 102: the task's _512, or its _any with "
+        "--metadata '{\"length\": 102}'"
     )
+    with pytest.raises(UnsupportedError, match=r"at least 66000: its _any with --metadata"):
+        make_recipe(100).largest_fitting(lambda units: 65_990, smallest=1)
 
 
 def test_tokenizer_that_drops_text_is_an_error():
@@ -133,9 +136,33 @@ def test_missing_length_names_the_flag(bpe_folder):
 
 @pytest.mark.parametrize(
     "bad",
-    [{"length": "3k"}, {"length": 0}, {"num_samples": 0}, {"num_samples": 1.5}, {"data_seed": "a"}],
+    [
+        {"length": "3k"},
+        {"length": 0},
+        {"length": -512},
+        {"length": True},
+        {"length": 4096.0},
+        {"num_samples": 0},
+        {"num_samples": 1.5},
+        {"data_seed": "a"},
+    ],
 )
 def test_bad_metadata_is_named(bpe_folder, bad):
     [(name, value)] = bad.items()
     with pytest.raises(UnsupportedError, match=f"{name} is {value!r} and must be an integer"):
         recipe_from({"tokenizer": bpe_folder, "length": 512} | bad)
+
+
+@pytest.mark.parametrize(
+    ("given", "right"),
+    [("lenght", "length"), ("num_sample", "num_samples"), ("datadir", "data_dir")],
+)
+def test_misspelt_metadata_are_named(bpe_folder, given, right):
+    message = f"--metadata has '{given}', which no task reads; write '{right}'"
+    with pytest.raises(UnsupportedError, match=message):
+        recipe_from({"tokenizer": bpe_folder, "length": 512, given: 1})
+
+
+def test_metadata_that_others_read_are_let_through(bpe_folder):
+    others = {"max_length": 512, "seed": 1, "dtype": "auto", "max_seq_lengths": [4096], "x": 0}
+    assert recipe_from({"tokenizer": bpe_folder, "length": 512} | others).length == 512

@@ -92,8 +92,8 @@ def test_question_that_fits_no_prompt_is_passed_over(bpe_folder, own_data, tmp_p
     with pytest.raises(UnsupportedError) as error:
         docs_of("qa_1", 128, bpe_folder, metadata)
     numbers = [int(number) for number in re.findall(r"\d+", str(error.value).partition(":")[2])]
-    smallest, budget, needed = numbers
-    assert (budget, needed) == (32, smallest + 32)
+    smallest, budget, needed, label, repeated = numbers
+    assert (budget, needed, label, repeated) == (32, smallest + 32, 512, needed)
     assert docs_of("qa_1", needed, bpe_folder, metadata, num_samples=1)[0]["num_tokens"] == smallest
 
 

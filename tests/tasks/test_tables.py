@@ -1,5 +1,6 @@
 """The groups that run the paper's tables."""
 
+import shutil
 from pathlib import Path
 
 import lm_eval.tasks
@@ -9,6 +10,7 @@ from datasets import Dataset, DatasetDict
 from lm_eval import evaluator
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import apply_template
+from own_sources import write_sources
 
 from patheval._autoload import task_folder
 
@@ -121,6 +123,50 @@ def test_table_3_has_the_samples_and_lengths_of_the_paper():
     assert not any("passage" in name for name in tasks)
 
 
+class SampleLM(AnsweringLM):
+    """Answers from the samples, or not at all."""
+
+    def __init__(self, knows):
+        super().__init__()
+        self._knows = knows
+
+    def generate_until(self, requests, disable_tqdm=False):
+        return [self._answer(request.task_name, request.doc) for request in requests]
+
+    def loglikelihood(self, requests, disable_tqdm=False):
+        return [(-0.1, self._knows)] * len(requests)
+
+    def _answer(self, task, doc):
+        references = doc["references"]
+        answers = references if "ruler" in task else references[:1]
+        return ", ".join(answers) if self._knows else ""
+
+
+@pytest.fixture
+def all_sources(data_folder, tmp_path):
+    """A data folder with small data of our own for every source of our tables."""
+    shutil.copytree(Path(data_folder) / "ruler", tmp_path / "ruler")
+    write_sources(tmp_path, sizes=("0k", "4k", "8k", "16k"))
+    return {"data_dir": str(tmp_path), "own_data": True}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OURS)
+def test_oracle_has_full_marks_in_every_task_of_a_table_and_silence_none(
+    english_folder, all_sources, tmp_path, monkeypatch, name
+):
+    # The second run finds the samples of the first.
+    monkeypatch.setenv("PATHEVAL_CACHE", str(tmp_path / "cache"))
+    for knows in (True, False):
+        results = evaluate(name, SampleLM(knows), limit=1, tokenizer=english_folder, **all_sources)
+        names = set(members(manager(), name)) & set(results["configs"])
+        assert len(names) == {"path_table1": 3, "path_table3": 95, "path_table7": 33}[name]
+        for task in names:
+            scores = results["results"][task]
+            [metric] = {"acc", "score", "exact_match"} & {key.partition(",")[0] for key in scores}
+            assert scores[f"{metric},none"] == pytest.approx(float(knows), abs=1e-8), task
+
+
 @pytest.fixture
 def small_data(monkeypatch):
     def load(path, name=None, **kwargs):
@@ -155,6 +201,10 @@ def test_average_of_table_2_is_the_mean_of_the_accuracies_it_prints(small_data):
         assert scores["score,none"] == scores[f"{accuracy},none"] == 1
         assert results["n-shot"][name] == 0
     assert results["groups"]["path_table2_accuracy"]["score,none"] == 1
+
+    tasks = lm_eval_manager().load(["path_table2_accuracy"])
+    results = evaluator.evaluate(AnsweringLM(score=score_of(False)), tasks, bootstrap_iters=0)
+    assert {results["results"][name]["score,none"] for name in printed} == {0}
 
     def only_lambada(context, continuation):
         right = score_of("yes" not in context + continuation)
