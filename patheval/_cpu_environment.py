@@ -56,8 +56,11 @@ def defaults() -> dict[str, str]:
         settings["TORCHDYNAMO_DISABLE"] = "1"
         # An engine process of its own starts 20 s later and gains nothing here.
         settings["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    elif find_spec("flashinfer") is None:
-        settings["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
+    else:
+        # Tasks have started torch's threads by now; a fork would wait for them for ever.
+        settings["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+        if find_spec("flashinfer") is None:
+            settings["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
     return settings
 
 

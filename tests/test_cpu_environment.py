@@ -60,7 +60,7 @@ def test_gpu_settings(installed, environ, monkeypatch, flashinfer):
     monkeypatch.setattr(_cpu_environment, "find_spec", lambda _: flashinfer)
     _cpu_environment.prepare()
     sampler = {} if flashinfer else {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
-    assert environ == EVERYWHERE | sampler
+    assert environ == EVERYWHERE | {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"} | sampler
 
 
 def test_users_settings_are_kept(installed, environ):

@@ -117,6 +117,8 @@ class LiveTable:
     def starting(self, text: str) -> None:
         """Says what is being done."""
         self._doing = text
+        if self._live is None:
+            Console().print(Text(text))
 
     def report(self, outcome: Outcome) -> None:
         """Adds a finished cell."""
