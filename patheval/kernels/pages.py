@@ -19,9 +19,10 @@ A page covers `page_size` consecutive tokens of one sequence and is a run of byt
   mixed with those of the token before.
 
 A full page never changes again and depends on nothing after it, so sequences can share it. Only the
-last, open page of a sequence is written. Keys, values and the convolution's inputs are stored in
-the model's dtype; products and pending w in fp16 for a 16-bit model, since no entry of theirs
-exceeds 1; all else in fp32 (fp64 for an fp64 model).
+last, open page of a sequence is written. Values and the convolution's inputs are stored in the
+model's dtype; products and pending w in fp16 for a 16-bit model, since no entry of theirs exceeds
+1, and so are the keys that they multiply: rounding a key once a chunk to bf16 would show. A key
+beyond fp16's 65504 makes its sequence NaN. All else is in fp32 (fp64 for an fp64 model).
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class PageLayout:
         num_heads: query heads on this rank.
         num_kv_heads: key and value heads on this rank; divides num_heads.
         head_dim: channels of a head.
-        dtype: of keys, values and the convolution's inputs.
+        dtype: of the model: q, k, v and the convolution's inputs.
         has_transport: PaTH kinds: keys are carried by H = I - beta w w^T.
         has_gate: PaTH-FoX and FoX: a log forget gate for each query head.
         conv_size: taps of the short convolution on w; 0 without one.
@@ -108,7 +109,7 @@ class PageLayout:
 
     @property
     def transport_dtype(self) -> torch.dtype:
-        """Dtype of products of H and of pending w: fp16 for a 16-bit model, else the model's."""
+        """Dtype of what H is applied to or made of: fp16 for a 16-bit model, else the model's."""
         return torch.float16 if self.dtype.itemsize == 2 else self.dtype
 
     @property
@@ -150,7 +151,10 @@ class PageLayout:
     def _offsets(self) -> tuple[int, dict[str, tuple[int, tuple[int, ...], torch.dtype]]]:
         head, kv = self.head_dim, self.num_kv_heads
         regions: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
-            "keys": ((kv, self.page_size, head), self.dtype),
+            "keys": (
+                (kv, self.page_size, head),
+                self.transport_dtype if self.has_transport else self.dtype,
+            ),
             "values": ((kv, self.page_size, head), self.dtype),
         }
         if self.has_gate:

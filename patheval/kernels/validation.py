@@ -16,7 +16,7 @@ def check_householder_vectors(
     """Raise ValueError where `householder_vectors`'s arguments contradict each other."""
     _, num_kv_heads, _, head_dim = pages.keys.shape
     width = num_kv_heads * head_dim
-    _expect("x", x, (None, width), pages.keys.dtype)
+    _expect("x", x, (None, width), pages.values.dtype)
     _check_rows("x", x, batch)
     if (conv_weight is None) != (pages.conv_tail is None):
         raise ValueError("conv_weight is given exactly when the page layout has conv_size >= 2")
@@ -26,7 +26,7 @@ def check_householder_vectors(
 
 def check_triton_shapes(pages: Pages, batch: PagedBatch) -> None:
     """Raise ValueError for pages that the Triton kernels are not written for."""
-    head_dim, dtype = pages.keys.shape[-1], pages.keys.dtype
+    head_dim, dtype = pages.keys.shape[-1], pages.values.dtype
     if head_dim not in TRITON_HEAD_DIMS:
         raise ValueError(
             f"impl='triton' has head_dim {TRITON_HEAD_DIMS}, got {head_dim}; use impl='reference'"
@@ -61,7 +61,7 @@ def check_paged_attention(
     _, num_kv_heads, page_size, head_dim = pages.keys.shape
     if page_size != batch.page_size:
         raise ValueError(f"the batch was built for pages of {batch.page_size}, got {page_size}")
-    dtype = pages.keys.dtype
+    dtype = pages.values.dtype
     state_dtype = torch.promote_types(dtype, torch.float32)
     _expect("q", q, (None, None, head_dim), dtype)
     num_heads = q.shape[1]

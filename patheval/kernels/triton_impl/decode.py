@@ -146,7 +146,7 @@ def _append(
                 if closed_before // BLOCK_K == block:
                     there = page_keys + (closed_before + lane)[:, None] * HEAD_DIM + column[None, :]
                     raw = tl.load(there, mask=is_pending[:, None], other=0.0)
-                    raw = tl.where(is_pending[:, None], raw, key[None, :])
+                    raw = tl.where(is_pending[:, None], raw, key[None, :].to(raw.dtype))
                     carried = raw.to(tl.float32)
                     x = key_mixing(m, wide, carried, CHUNK_SIZE, PRECISION)
                     carried -= tl.dot(tl.trans(x), wide, input_precision=PRECISION)

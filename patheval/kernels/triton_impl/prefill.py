@@ -143,7 +143,7 @@ def _prepare_chunks(
     key = tl.load(k + row[:, None] * k_stride + in_row, mask=is_new[:, None], other=0.0)
     if HAS_TRANSPORT:
         stored = tl.load(keys + page * keys_stride + in_page, mask=is_pending[:, None], other=0.0)
-        key = tl.where(is_pending[:, None], stored, key)
+        key = tl.where(is_pending[:, None], stored, key.to(stored.dtype))
         at = (segment * NUM_KV_HEADS + head) * PAGE_SIZE + slot
         there = at[:, None] * HEAD_DIM + column[None, :]
         square = at[:, None] * CHUNK_SIZE + lane[None, :]
@@ -367,7 +367,7 @@ def _attend(
     PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
     PAGES_PER_GROUP: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
     HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr, SKIP: tl.constexpr,
-    COUNT: tl.constexpr, MODEL: tl.constexpr, TRANSPORT: tl.constexpr, PRECISION: tl.constexpr,
+    COUNT: tl.constexpr, KEY: tl.constexpr, TRANSPORT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid [segments * blocks of a page, query heads from the kv head `first_head` on].
 
@@ -418,7 +418,7 @@ def _attend(
             is_visible = key_slot[None, :] <= slot[:, None]
             on_w = tl.dot(moved.to(TRANSPORT), unit, input_precision="ieee")
             on_w = tl.where(is_visible, on_w, 0.0)
-            dot = tl.dot(moved.to(MODEL), key, input_precision="ieee")
+            dot = tl.dot(moved.to(KEY), key, input_precision="ieee")
             dot -= tl.dot(on_w, x, input_precision=PRECISION)
             logits = dot * scale[:, None]
             is_key = key_slot < end
@@ -437,7 +437,7 @@ def _attend(
             maximum, total, weighted = absorb(logits, value, maximum, total, weighted, False)
             moved -= tl.dot(on_w.to(TRANSPORT), u, input_precision="ieee")
         if closed_before > 0:
-            rounded = moved.to(MODEL)
+            rounded = moved.to(KEY)
             for first in range(0, closed_before, CHUNK_SIZE):
                 key_slot = first + lane
                 key = tl.load(raw_keys + (slots + key_slot)[None, :] * HEAD_DIM + column[:, None])
@@ -456,7 +456,7 @@ def _attend(
             factor = tl.load(old_product + kept[:, None] * HEAD_DIM + column[None, :])
             moved = tl.dot(moved.to(TRANSPORT), factor, input_precision="ieee")
     else:
-        rounded = moved.to(MODEL)
+        rounded = moved.to(KEY)
         for first in range(0, tl.minimum(end, (block + 1) * BLOCK_Q), CHUNK_SIZE):
             key_slot = first + lane
             is_key = key_slot < end
@@ -505,7 +505,7 @@ def _attend(
     # One loop over the blocks of all pages, so that loads run ahead across the pages' borders.
     blocks_k: tl.constexpr = PAGE_SIZE // BLOCK_K
     offset = 0.0
-    rounded = moved.to(MODEL)
+    rounded = moved.to(KEY)
     for i in range(0, (page_idx - first_page) * blocks_k):
         some_page = page_idx - 1 - i // blocks_k
         first = i % blocks_k * BLOCK_K
@@ -518,7 +518,7 @@ def _attend(
                     + column[:, None] * HEAD_DIM + column[None, :]
                 )  # fmt: skip
                 moved = tl.dot(moved.to(TRANSPORT), factor, input_precision="ieee")
-                rounded = moved.to(MODEL)
+                rounded = moved.to(KEY)
         key_slot = first + tl.arange(0, BLOCK_K)
         at_key = (kv_head * PAGE_SIZE + key_slot)[None, :] * HEAD_DIM + column[:, None]
         key = tl.load(keys + page * keys_stride + at_key)
@@ -550,7 +550,7 @@ def _attend(
             group = num_groups - 1 - i
             at_group = (base + group).to(tl.int64) * far_heads + kv_head - first_head
             at_group *= PAGES_PER_GROUP * PAGE_SIZE * HEAD_DIM
-            rounded = crossing.to(MODEL)
+            rounded = crossing.to(KEY)
             for first in range(0, PAGES_PER_GROUP * PAGE_SIZE, BLOCK_K):
                 key_slot = first + tl.arange(0, BLOCK_K)
                 key = tl.load(far_keys + at_group + key_slot[None, :] * HEAD_DIM + column[:, None])
@@ -666,7 +666,7 @@ class Prefill:
             transport = TRANSPORT_TORCH_DTYPE[step.q.dtype]
             num_requests = len(step.batch.seq_lens)
             self._workspace = [
-                step.q.new_empty(slots, head_dim),
+                step.q.new_empty(slots, head_dim, dtype=transport),
                 step.q.new_empty(slots, head_dim, dtype=transport),
                 step.q.new_empty(slots, head_dim, dtype=transport),
                 step.q.new_empty(slots, chunk_size, dtype=torch.float32),
@@ -761,8 +761,8 @@ class Prefill:
         if far is not None:
             group_numbers = len(far.request) * PAGES_PER_GROUP * page_size * head_dim
             far_heads = max(1, min(heads, FAR_BYTES // (2 * group_numbers * dtype.itemsize)))
-            far_keys = step.q.new_empty(far_heads * group_numbers)
-            far_values = torch.empty_like(far_keys)
+            far_values = step.q.new_empty(far_heads * group_numbers)
+            far_keys = torch.empty_like(far_values, dtype=pages.keys.dtype)
         for first_head in range(0, heads, far_heads or heads):
             some_heads = min(far_heads or heads, heads - first_head)
             if far is not None:
@@ -791,7 +791,8 @@ class Prefill:
                 BLOCK_Q=tiles.block_q, BLOCK_K=tiles.block_k,
                 HAS_TRANSPORT=step.w is not None, HAS_GATE=step.log_fgate is not None,
                 SKIP=self._skip_pages, COUNT=self._visits is not None,
-                MODEL=TRITON_DTYPE[dtype], TRANSPORT=TRITON_DTYPE[TRANSPORT_TORCH_DTYPE[dtype]],
+                KEY=TRITON_DTYPE[pages.keys.dtype],
+                TRANSPORT=TRITON_DTYPE[TRANSPORT_TORCH_DTYPE[dtype]],
                 PRECISION=PRECISION[dtype],
                 num_warps=tiles.num_warps, num_stages=tiles.num_stages,
             )  # fmt: skip
