@@ -13,6 +13,8 @@ A page covers `page_size` consecutive tokens of one sequence and is a run of byt
   a whole group by one product.
 - pending_w [num_kv_heads, chunk_size, head_dim] and pending_beta [num_kv_heads, chunk_size]: w and
   beta of the open chunk.
+- pending_u, as pending_w, and pending_mixing [num_kv_heads, chunk_size, chunk_size]: rows of the
+  open chunk's U and X (README.md, section 2). A row depends on the tokens before it alone.
 - conv_tail [conv_size - 1, num_kv_heads * head_dim]: last inputs of the short convolution, by slot
   modulo conv_size - 1.
 - shift_tail [2 * num_kv_heads * head_dim]: key and value of the page's last token before they are
@@ -52,6 +54,8 @@ class Pages(NamedTuple):
     group_product: torch.Tensor | None
     pending_w: torch.Tensor | None
     pending_beta: torch.Tensor | None
+    pending_u: torch.Tensor | None
+    pending_mixing: torch.Tensor | None
     conv_tail: torch.Tensor | None
     shift_tail: torch.Tensor | None
 
@@ -165,6 +169,9 @@ class PageLayout:
             regions["group_product"] = ((kv, head, head), self.transport_dtype)
             regions["pending_w"] = ((kv, self.chunk_size, head), self.transport_dtype)
             regions["pending_beta"] = ((kv, self.chunk_size), self.state_dtype)
+            regions["pending_u"] = ((kv, self.chunk_size, head), self.transport_dtype)
+            square = (kv, self.chunk_size, self.chunk_size)
+            regions["pending_mixing"] = (square, self.transport_dtype)
         if self.conv_size > 1:
             regions["conv_tail"] = ((self.conv_size - 1, kv * head), self.dtype)
         if self.has_token_shift:

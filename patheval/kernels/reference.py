@@ -237,6 +237,27 @@ def _write_pages(
         pages.pending_beta[page, :, chunk_slot] = (
             block.beta[segment, :, column, 0] * exact / torch.where(stored > 0, stored, 1.0)
         )
+        _write_open_chunks(block, pages)
+
+
+def _write_open_chunks(block: _Block, pages: Pages) -> None:
+    """Store U and X of the chunks that are open after the step."""
+    assert block.w is not None and block.beta is not None
+    assert pages.pending_u is not None and pages.pending_mixing is not None
+    group = block.group
+    is_open = (group.end > group.closed_after).nonzero()[:, 0]
+    lane = torch.arange(pages.pending_u.shape[2], device=block.w.device)
+    slot = group.closed_after[is_open, None] + lane
+    is_live = (slot < group.end[is_open, None])[:, None, :, None]
+    column = (slot - group.base[is_open, None]).clamp_max(block.w.shape[2] - 1)
+    w, beta, keys = (
+        torch.where(is_live, _take_slots(x[is_open], column), 0.0)
+        for x in (block.w, block.beta, block.keys)
+    )
+    u, mixing = _wy(w, beta, keys)
+    page = block.page[is_open]
+    pages.pending_u[page] = u.to(pages.pending_u.dtype)
+    pages.pending_mixing[page] = mixing.to(pages.pending_mixing.dtype)
 
 
 def _carry(block: _Block, pages: Pages) -> None:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from paged_sequences import KINDS, Cache, Cut, Inputs, Sizes, make_inputs, run_in_steps
 
 from patheval.kernels import PagedBatch, batch, householder_vectors, paged_attention, triton_impl
+from patheval.kernels.definition import attention_by_definition
 from patheval.kernels.triton_impl import prefill
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -86,13 +87,17 @@ def test_every_group_size_reads_its_own_kv_head(num_heads: int, num_kv_heads: in
     assert_equal_the_definition("path-fox", [sequence], CUTS["random"])
 
 
-def test_fp16_errs_less_than_the_formula_in_fp16() -> None:
+@pytest.mark.parametrize("cut", ["random", "single tokens"])
+@pytest.mark.parametrize("transport", ["random", "constant w, beta 2"])
+def test_fp16_errs_less_than_the_formula_in_fp16(cut: str, transport: str) -> None:
     sequence = inputs_of("path-fox", 90, dtype=torch.float16)
-    (out,) = outputs_of("path-fox", [sequence], CUTS["random"])
+    assert sequence.w is not None and sequence.beta is not None
+    if transport != "random":
+        sequence.w[:] = sequence.w[0].clone()
+        sequence.beta.fill_(2.0)
+    (out,) = outputs_of("path-fox", [sequence], {**CUTS, "single tokens": lambda _: 1}[cut])
     expected = sequence.by_definition(gate_inside_scale=True)
     halves = Inputs(*(x.half() for x in vars(sequence).values()))
-    from patheval.kernels.definition import attention_by_definition
-
     plain = attention_by_definition(
         *vars(halves).values(), sm_scale=HEAD_DIM**-0.5, gate_inside_scale=True
     )
@@ -177,13 +182,13 @@ def test_pages_equal_those_of_the_reference() -> None:
                 impl=impl,  # type: ignore[arg-type]
             )
             done += step
-        full = cache.block_table[0, : 280 // 16].long()
+        full, last = cache.block_table[0, : 280 // 16].long(), cache.block_table[0, 280 // 16]
         found[impl] = [
-            region[full].cpu()
+            region[last, :, : 280 % 16].cpu() if name.startswith("pending") else region[full].cpu()
             for name, region in cache.pages._asdict().items()
-            if region is not None and not name.startswith("pending")
+            if region is not None
         ]
-    assert len(found["triton"]) == 6
+    assert len(found["triton"]) == 10
     for got, want in zip(found["triton"], found["reference"], strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=2e-6)
 

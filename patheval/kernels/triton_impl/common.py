@@ -158,6 +158,11 @@ class Step:
     gate_scale: float
     shared_bytes: int
 
+    @property
+    def num_stages(self) -> int:
+        """Stages of loops whose operands are as large as a product of H; Ada has room for one."""
+        return 3 if self.shared_bytes >= 160_000 else 1
+
 
 def rows(x: torch.Tensor) -> torch.Tensor:
     """`x` [tokens, ...] with each token's numbers next to each other, copied if they are not."""

@@ -18,7 +18,6 @@ import triton.language as tl
 
 from patheval.kernels.pages import PAGES_PER_GROUP
 from patheval.kernels.triton_impl.common import (
-    EXACT,
     LOG2_E,
     NEVER,
     PRECISION,
@@ -27,12 +26,10 @@ from patheval.kernels.triton_impl.common import (
     TRITON_DTYPE,
     Step,
     absorb,
-    key_mixing,
     normalised,
     rounded_w,
     strides,
     wide_dot,
-    wy_matrix,
 )
 
 
@@ -40,15 +37,16 @@ from patheval.kernels.triton_impl.common import (
 def _append(
     k, v, w, beta, log_fgate,
     k_stride, v_stride, w_stride, beta_stride, log_fgate_stride,
-    keys, values, gates, key_norm, product, group_product, pending_w, pending_beta,
+    keys, values, gates, key_norm, product, group_product,
+    pending_w, pending_beta, pending_u, pending_mixing,
     keys_stride, values_stride, gates_stride, key_norm_stride, product_stride,
-    group_product_stride, pending_w_stride, pending_beta_stride,
+    group_product_stride,
+    pending_w_stride, pending_beta_stride, pending_u_stride, pending_mixing_stride,
     query_start_loc, seq_lens, block_table, block_table_stride, progress,
     GROUP_SIZE: tl.constexpr, PADDED_GROUP: tl.constexpr,
     PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_K: tl.constexpr, PAGES_PER_GROUP: tl.constexpr,
-    HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr,
-    PRECISION: tl.constexpr, EXACT: tl.constexpr,
+    HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid [num_requests, num_kv_heads, blocks of a page + 1]; the last writes all but keys."""
     request = tl.program_id(0)
@@ -97,60 +95,76 @@ def _append(
         new_beta = tl.load(beta + row * beta_stride + head + tl.arange(0, 1))
         new_w, new_beta = rounded_w(new_w[None, :], new_beta, pending_w.dtype.element_ty)
         pending = head * CHUNK_SIZE
-        if is_last & (closes == 0):
-            at = pending + slot % CHUNK_SIZE
-            at_w = pending_w + page * pending_w_stride + at * HEAD_DIM + column
-            tl.store(at_w[None, :], new_w)
-            tl.store(pending_beta + page * pending_beta_stride + at + tl.arange(0, 1), new_beta)
-        if closes & (is_last | (block * BLOCK_K <= slot)):
-            is_pending = lane < CHUNK_SIZE - 1
+        own = slot % CHUNK_SIZE
+        if is_last | (closes & (block * BLOCK_K <= slot)):
+            is_pending = lane < own
+            at = (pending + lane)[:, None] * HEAD_DIM + column[None, :]
             unit = tl.load(
-                pending_w + page * pending_w_stride + (pending + lane)[:, None] * HEAD_DIM
-                + column[None, :],
+                pending_w + page * pending_w_stride + at, mask=is_pending[:, None], other=0.0
+            )
+            u = tl.load(
+                pending_u + page * pending_u_stride + at, mask=is_pending[:, None], other=0.0
+            )
+            at_square = (pending + lane)[:, None] * CHUNK_SIZE + lane[None, :]
+            x = tl.load(
+                pending_mixing + page * pending_mixing_stride + at_square,
                 mask=is_pending[:, None], other=0.0,
             )  # fmt: skip
-            unit = tl.where(is_pending[:, None], unit, new_w)
+            chunk_keys = page_keys + (slot - own + lane)[:, None] * HEAD_DIM + column[None, :]
+            raw = tl.load(chunk_keys, mask=is_pending[:, None], other=0.0)
+            # The new token's rows of U and X: those before it are as they were.
             wide = unit.to(tl.float32)
-            chunk_beta = tl.load(
-                pending_beta + page * pending_beta_stride + pending + lane,
-                mask=is_pending, other=0.0,
-            )  # fmt: skip
-            chunk_beta = tl.where(is_pending, chunk_beta, new_beta)
-            m = wy_matrix(unit, chunk_beta, CHUNK_SIZE, EXACT)
-            u = tl.dot(m, wide, input_precision=PRECISION)
-            if is_last:
-                whole = (column[:, None] == column[None, :]).to(tl.float32)
-                at_product = product + page * product_stride + square
-                if closed_before > 0:
-                    whole = tl.load(at_product).to(tl.float32)
-                on_whole = tl.dot(u, whole, input_precision=PRECISION)
-                whole -= tl.dot(tl.trans(wide), on_whole, input_precision=PRECISION)
-                tl.store(at_product, whole.to(product.dtype.element_ty))
-                if slot == PAGE_SIZE - 1:
-                    for i in range(1, page_idx % PAGES_PER_GROUP + 1):
-                        before = tl.load(table + page_idx - i).to(tl.int64)
-                        factor = tl.load(product + before * product_stride + square)
-                        whole = tl.dot(whole.to(factor.dtype), factor, input_precision="ieee")
-                    tl.store(
-                        group_product + page * group_product_stride + square,
-                        whole.to(group_product.dtype.element_ty),
-                    )
+            wide_w = new_w.to(tl.float32)
+            overlap = tl.sum(wide * wide_w, 1)[:, None]
+            new_u = new_beta[:, None] * (wide_w - tl.sum(overlap * u.to(tl.float32), 0)[None, :])
+            on_keys = tl.sum(raw.to(tl.float32) * wide_w, 1)
+            new_x = new_beta[:, None] * (on_keys - tl.sum(overlap * x.to(tl.float32), 0))[None, :]
+            new_u = new_u.to(u.dtype)
+            new_x = new_x.to(x.dtype)
+            if closes == 0:
+                own_w = (pending + own) * HEAD_DIM + column
+                own_x = (pending + own) * CHUNK_SIZE + lane
+                own_beta = pending + own + tl.arange(0, 1)
+                tl.store((pending_w + page * pending_w_stride + own_w)[None, :], new_w)
+                tl.store((pending_u + page * pending_u_stride + own_w)[None, :], new_u)
+                tl.store((pending_mixing + page * pending_mixing_stride + own_x)[None, :], new_x)
+                tl.store(pending_beta + page * pending_beta_stride + own_beta, new_beta)
             else:
-                key_slot = block * BLOCK_K + tl.arange(0, BLOCK_K)
-                is_closed = key_slot < closed_before
-                at = page_keys + key_slot[:, None] * HEAD_DIM + column[None, :]
-                old = tl.load(at, mask=is_closed[:, None], other=0.0).to(tl.float32)
-                on_u = tl.dot(old, tl.trans(u), input_precision=PRECISION)
-                old -= tl.dot(on_u, wide, input_precision=PRECISION)
-                tl.store(at, old.to(keys.dtype.element_ty), mask=is_closed[:, None])
-                if closed_before // BLOCK_K == block:
-                    there = page_keys + (closed_before + lane)[:, None] * HEAD_DIM + column[None, :]
-                    raw = tl.load(there, mask=is_pending[:, None], other=0.0)
-                    raw = tl.where(is_pending[:, None], raw, key[None, :].to(raw.dtype))
-                    carried = raw.to(tl.float32)
-                    x = key_mixing(m, wide, carried, CHUNK_SIZE, PRECISION)
-                    carried -= tl.dot(tl.trans(x), wide, input_precision=PRECISION)
-                    tl.store(there, carried.to(keys.dtype.element_ty))
+                unit = tl.where(is_pending[:, None], unit, new_w)
+                wide = unit.to(tl.float32)
+                u = tl.where(is_pending[:, None], u, new_u)
+                x = tl.where(is_pending[:, None], x, new_x)
+                if is_last:
+                    before_chunk = (column[:, None] == column[None, :]).to(u.dtype)
+                    at_product = product + page * product_stride + square
+                    if closed_before > 0:
+                        before_chunk = tl.load(at_product)
+                    on_product = tl.dot(u, before_chunk, input_precision="ieee")
+                    whole = before_chunk.to(tl.float32)
+                    whole -= tl.dot(tl.trans(wide), on_product, input_precision=PRECISION)
+                    tl.store(at_product, whole.to(product.dtype.element_ty))
+                    if slot == PAGE_SIZE - 1:
+                        for i in range(1, page_idx % PAGES_PER_GROUP + 1):
+                            before = tl.load(table + page_idx - i).to(tl.int64)
+                            factor = tl.load(product + before * product_stride + square)
+                            whole = tl.dot(whole.to(factor.dtype), factor, input_precision="ieee")
+                        tl.store(
+                            group_product + page * group_product_stride + square,
+                            whole.to(group_product.dtype.element_ty),
+                        )
+                else:
+                    key_slot = block * BLOCK_K + tl.arange(0, BLOCK_K)
+                    is_closed = key_slot < closed_before
+                    at_keys = page_keys + key_slot[:, None] * HEAD_DIM + column[None, :]
+                    old = tl.load(at_keys, mask=is_closed[:, None], other=0.0)
+                    on_u = tl.dot(old, tl.trans(u), input_precision="ieee")
+                    carried = old.to(tl.float32) - tl.dot(on_u, wide, input_precision=PRECISION)
+                    tl.store(at_keys, carried.to(old.dtype), mask=is_closed[:, None])
+                    if closed_before // BLOCK_K == block:
+                        raw = tl.where(is_pending[:, None], raw, key[None, :].to(raw.dtype))
+                        moved = raw.to(tl.float32)
+                        moved -= tl.dot(tl.trans(x), unit, input_precision="ieee")
+                        tl.store(chunk_keys, moved.to(raw.dtype))
 
 
 @triton.jit
@@ -177,9 +191,11 @@ def _await(progress, value):
 def _walk(
     request, head, row, progress,
     q, k, q_stride, k_stride,
-    keys, values, gates, key_norm, product, group_product, pending_w, pending_beta,
+    keys, values, gates, key_norm, product, group_product,
+    pending_w, pending_beta, pending_u, pending_mixing,
     keys_stride, values_stride, gates_stride, key_norm_stride, product_stride,
-    group_product_stride, pending_w_stride, pending_beta_stride,
+    group_product_stride,
+    pending_w_stride, pending_beta_stride, pending_u_stride, pending_mixing_stride,
     seq_len, block_table, block_table_stride,
     group_query, page_offset, first_pages, part_output, part_sums, visits,
     num_parts, max_pages, max_groups,
@@ -189,7 +205,6 @@ def _walk(
     BLOCK_PAGES: tl.constexpr, PAGES_PER_GROUP: tl.constexpr, PUBLISHED_GROUPS: tl.constexpr,
     HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr, SKIP: tl.constexpr,
     COUNT: tl.constexpr, TRANSPORT: tl.constexpr,
-    PRECISION: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Take the query to the end of each group; the open chunk is the output's last part.
 
@@ -240,15 +255,18 @@ def _walk(
                 + column[None, :],
                 mask=is_pending[:, None], other=0.0,
             )  # fmt: skip
-            strength = tl.load(
-                pending_beta + page * pending_beta_stride + pending, mask=is_pending, other=0.0
-            )
-            m = wy_matrix(unit, strength, CHUNK_SIZE, EXACT)
-            wide = unit.to(tl.float32)
-            u = tl.dot(m, wide, input_precision=PRECISION)
-            x = key_mixing(m, wide, key.to(tl.float32), CHUNK_SIZE, PRECISION)
+            u = tl.load(
+                pending_u + page * pending_u_stride + pending[:, None] * HEAD_DIM
+                + column[None, :],
+                mask=is_pending[:, None], other=0.0,
+            )  # fmt: skip
+            x = tl.load(
+                pending_mixing + page * pending_mixing_stride + pending[:, None] * CHUNK_SIZE
+                + lane[None, :],
+                mask=is_pending[:, None], other=0.0,
+            )  # fmt: skip
             on_w = tl.dot(moved.to(TRANSPORT), tl.trans(unit), input_precision="ieee")
-            dot = -tl.dot(on_w, x, input_precision=PRECISION)
+            dot = wide_dot(-on_w, x, tl.zeros([PADDED_GROUP, CHUNK_SIZE], tl.float32))
             dot = wide_dot(moved, tl.trans(key), dot)
             logits = dot * (row_scale * logit_scale)[:, None]
             if HAS_GATE:
@@ -260,7 +278,7 @@ def _walk(
                 logits += gate_scale * (own_gate[:, None] - gate)
             logits = tl.where(is_pending[None, :], logits, float("-inf"))
             maximum, total, weighted = absorb(logits, value, maximum, total, weighted, True)
-            moved -= tl.dot(on_w, u, input_precision=PRECISION)
+            moved = wide_dot(-on_w, u, moved)
     part = at_heads * (num_parts + 1) + num_parts
     tl.store(part_output + part[:, None] * HEAD_DIM + column[None, :], weighted, mask=live[:, None])
     tl.store(part_sums + part * 2, maximum, mask=live)
@@ -474,9 +492,11 @@ def _read(
 @triton.jit(do_not_specialize=["block_table_stride", "num_parts", "max_pages", "max_groups"])
 def _attend(
     q, k, q_stride, k_stride,
-    keys, values, gates, key_norm, product, group_product, pending_w, pending_beta,
+    keys, values, gates, key_norm, product, group_product,
+    pending_w, pending_beta, pending_u, pending_mixing,
     keys_stride, values_stride, gates_stride, key_norm_stride, product_stride,
-    group_product_stride, pending_w_stride, pending_beta_stride,
+    group_product_stride,
+    pending_w_stride, pending_beta_stride, pending_u_stride, pending_mixing_stride,
     query_start_loc, seq_lens, block_table, block_table_stride, progress,
     group_query, page_offset, first_pages, part_output, part_sums, visits,
     num_parts, max_pages, max_groups,
@@ -487,7 +507,6 @@ def _attend(
     PAGES_PER_GROUP: tl.constexpr, PUBLISHED_GROUPS: tl.constexpr,
     HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr, SKIP: tl.constexpr,
     COUNT: tl.constexpr, TRANSPORT: tl.constexpr,
-    PRECISION: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Grid [num_requests * num_kv_heads, 1 + num_parts]: the walk, and the parts."""
     request = tl.program_id(0) // NUM_KV_HEADS
@@ -502,16 +521,18 @@ def _attend(
         _walk(
             request, head, row, own_progress,
             q, k, q_stride, k_stride,
-            keys, values, gates, key_norm, product, group_product, pending_w, pending_beta,
+            keys, values, gates, key_norm, product, group_product,
+            pending_w, pending_beta, pending_u, pending_mixing,
             keys_stride, values_stride, gates_stride, key_norm_stride, product_stride,
-            group_product_stride, pending_w_stride, pending_beta_stride,
+            group_product_stride,
+            pending_w_stride, pending_beta_stride, pending_u_stride, pending_mixing_stride,
             seq_len, block_table, block_table_stride,
             group_query, page_offset, first_pages, part_output, part_sums, visits,
             num_parts, max_pages, max_groups,
             logit_scale, gate_scale, skipped_bits,
             NUM_KV_HEADS, GROUP_SIZE, PADDED_GROUP, PAGE_SIZE, CHUNK_SIZE, HEAD_DIM,
             BLOCK_PAGES, PAGES_PER_GROUP, PUBLISHED_GROUPS, HAS_TRANSPORT, HAS_GATE, SKIP,
-            COUNT, TRANSPORT, PRECISION, EXACT,
+            COUNT, TRANSPORT,
         )  # fmt: skip
     else:
         # The rightmost part first: the query comes to it first.
@@ -601,7 +622,8 @@ def append(step: Step) -> torch.Tensor:
     group_size = step.q.shape[1] // heads
     stored = (
         pages.keys, pages.values, pages.gates, pages.key_norm, pages.product,
-        pages.group_product, pages.pending_w, pages.pending_beta,
+        pages.group_product,
+        pages.pending_w, pages.pending_beta, pages.pending_u, pages.pending_mixing,
     )  # fmt: skip
     blocks = page_size // block_k if step.w is not None else 0
     progress = step.q.new_empty(len(batch.seq_lens), heads, dtype=torch.int32)
@@ -615,8 +637,8 @@ def append(step: Step) -> torch.Tensor:
         PAGE_SIZE=page_size, CHUNK_SIZE=batch.chunk_size, HEAD_DIM=head_dim,
         BLOCK_K=block_k, PAGES_PER_GROUP=PAGES_PER_GROUP,
         HAS_TRANSPORT=step.w is not None, HAS_GATE=step.log_fgate is not None,
-        PRECISION=PRECISION[step.q.dtype], EXACT=EXACT[step.q.dtype],
-        num_warps=4 if head_dim <= 64 else 8,
+        PRECISION=PRECISION[step.q.dtype],
+        num_warps=4 if head_dim <= 64 else 8, num_stages=1,
     )  # fmt: skip
     return progress
 
@@ -658,7 +680,8 @@ def attend(
     part_sums = buffer(num_heads, num_parts + 1, 2)
     stored = (
         pages.keys, pages.values, pages.gates, pages.key_norm, pages.product,
-        pages.group_product, pages.pending_w, pages.pending_beta,
+        pages.group_product,
+        pages.pending_w, pages.pending_beta, pages.pending_u, pages.pending_mixing,
     )  # fmt: skip
     tiles = attend_tiles(head_dim, step.q.dtype)
     _attend[num_requests * heads, 1 + num_parts](
@@ -675,7 +698,6 @@ def attend(
         HAS_TRANSPORT=has_transport, HAS_GATE=has_gate,
         SKIP=skip_pages and has_gate, COUNT=visits is not None,
         TRANSPORT=TRITON_DTYPE[TRANSPORT_TORCH_DTYPE[step.q.dtype]],
-        PRECISION=PRECISION[step.q.dtype], EXACT=EXACT[step.q.dtype],
         num_warps=tiles.num_warps, num_stages=tiles.num_stages, maxnreg=MAX_REGISTERS,
     )  # fmt: skip
     _combine[num_requests, num_heads](

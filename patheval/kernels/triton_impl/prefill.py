@@ -203,8 +203,9 @@ def _write_gates(
 @triton.jit(do_not_specialize=["block_table_stride"])
 def _write_pages(
     w, beta, w_stride, beta_stride,
-    keys, product, pending_w, pending_beta,
-    keys_stride, product_stride, pending_w_stride, pending_beta_stride,
+    keys, product, pending_w, pending_beta, pending_u, pending_mixing,
+    keys_stride, product_stride, pending_w_stride, pending_beta_stride, pending_u_stride,
+    pending_mixing_stride,
     query_start_loc, seq_lens, block_table, block_table_stride,
     segment_request, segment_page,
     raw_keys, chunk_w, chunk_u, mixing, old_product,
@@ -283,6 +284,20 @@ def _write_pages(
         unit, mask=is_new[:, None],
     )  # fmt: skip
     tl.store(pending_beta + page * pending_beta_stride + pending, new_beta, mask=is_new)
+    u = tl.load(chunk_u + there, mask=is_new[:, None], other=0.0)
+    tl.store(
+        pending_u + page * pending_u_stride + pending[:, None] * HEAD_DIM + column[None, :],
+        u, mask=is_new[:, None],
+    )  # fmt: skip
+    x = tl.load(
+        mixing + (slots + slot)[:, None] * CHUNK_SIZE + lane[None, :],
+        mask=is_new[:, None], other=0.0,
+    )  # fmt: skip
+    tl.store(
+        pending_mixing + page * pending_mixing_stride + pending[:, None] * CHUNK_SIZE
+        + lane[None, :],
+        x.to(pending_mixing.dtype.element_ty), mask=is_new[:, None],
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["block_table_stride"])
@@ -620,7 +635,7 @@ def attend_tiles(head_dim: int, page_size: int, dtype: torch.dtype, shared_bytes
     elif shared_bytes >= 160_000:
         tiles = Tiles(64, 64, 4, 3) if head_dim <= 64 else Tiles(128, 64, 8, 2)
     else:
-        tiles = Tiles(64, 32, 4, 2)
+        tiles = Tiles(64, 32, 4 if head_dim <= 64 else 8, 2)
     return Tiles(
         min(tiles.block_q, page_size),
         min(tiles.block_k, page_size),
@@ -717,14 +732,18 @@ class Prefill:
                 HEAD_DIM=head_dim, num_warps=4,
             )  # fmt: skip
         if step.w is not None:
+            written = (
+                pages.keys, pages.product,
+                pages.pending_w, pages.pending_beta, pages.pending_u, pages.pending_mixing,
+            )  # fmt: skip
             _write_pages[batch.max_segments, heads](
                 step.w, step.beta, *strides(step.w, step.beta),
-                pages.keys, pages.product, pages.pending_w, pages.pending_beta,
-                *strides(pages.keys, pages.product, pages.pending_w, pages.pending_beta),
+                *written, *strides(*written),
                 *self._where(),
                 raw_keys, chunk_w, chunk_u, mixing, old_product,
                 NUM_KV_HEADS=heads, PAGE_SIZE=page_size, CHUNK_SIZE=batch.chunk_size,
                 HEAD_DIM=head_dim, PRECISION=precision, num_warps=4 if head_dim <= 64 else 8,
+                num_stages=step.num_stages,
             )  # fmt: skip
 
     def write_group_products(self) -> None:
@@ -774,6 +793,7 @@ class Prefill:
                     PAGE_SIZE=page_size, HEAD_DIM=head_dim,
                     BLOCK_K=min(page_size, 64), PAGES_PER_GROUP=PAGES_PER_GROUP,
                     PRECISION=PRECISION[dtype], num_warps=4 if head_dim <= 64 else 8,
+                    num_stages=step.num_stages,
                 )  # fmt: skip
             _attend[batch.max_segments * (page_size // tiles.block_q), some_heads * group_size](
                 step.q, out, *strides(step.q, out),
