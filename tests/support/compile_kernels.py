@@ -47,7 +47,7 @@ def main() -> None:
         if kernel.hash not in seen:
             seen.add(kernel.hash)
             facts = {"kernel": self.fn.__name__, "head_dim": options.get("HEAD_DIM")}
-            print(json.dumps(facts | {"shared": kernel.metadata.shared}), flush=True)
+            print(json.dumps(facts | {"shared": kernel.metadata.shared}), flush=True)  # noqa: T201
         return kernel
 
     JITFunction.run = compile_only
