@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBas
 
 from patheval import json_tokenizer
 from patheval.checkpoint.config import STOCK_MODEL_TYPES
-from patheval.errors import PrerequisiteError, UnsupportedError
+from patheval.errors import PrerequisiteError, RequestError, UnsupportedError
 from patheval.zoo import resolve
 
 # As many prompt tokens as vLLM's detokenizer starts from.
@@ -97,6 +97,7 @@ class TokenCodec:
                 "pass prefix_token_id=ID in --model_args"
             )
         self.prefix_token_id: int = prefix
+        self._unknown_id = _unknown_id(tokenizer)
 
     def encode(
         self, texts: Iterable[str], *, add_special_tokens: bool | None = None
@@ -106,6 +107,9 @@ class TokenCodec:
         Args:
             texts: Texts; an empty one has no tokens.
             add_special_tokens: False encodes the bare text; None or True follows the BOS rule.
+
+        Raises:
+            RequestError: More than half of a text's tokens stand for what the tokenizer lacks.
         """
         texts = list(texts)
         bos = self.tokenizer.bos_token
@@ -120,6 +124,7 @@ class TokenCodec:
             indices = [i for i, wanted in enumerate(wants_special) if wanted is special]
             batch = self._encode_batch([texts[i] for i in indices], special)
             for i, token_ids in zip(indices, batch, strict=True):
+                self._check_known(texts[i], token_ids)
                 encoded[i] = token_ids
         return encoded
 
@@ -202,6 +207,15 @@ class TokenCodec:
             )
         )
 
+    def _check_known(self, text: str, token_ids: list[int]) -> None:
+        count = token_ids.count(self._unknown_id) if self._unknown_id is not None else 0
+        if 2 * count > len(token_ids):
+            raise RequestError(
+                f"the tokenizer {self.tokenizer.name_or_path} has no tokens for {count} of the "
+                f"{len(token_ids)} in {text[:40]!r}; choose tasks that the model was made for, or "
+                "pass tokenizer=FOLDER_OR_ID of one that can write them"
+            )
+
     def _encode_batch(self, texts: list[str], special: bool) -> list[list[int]]:
         if not texts:
             return []
@@ -221,3 +235,12 @@ class TokenCodec:
             "clean_up_tokenization_spaces": False,
         }
         return str(self.tokenizer.decode(token_ids, **options))
+
+
+def _unknown_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Id of the token that stands for all that a tokenizer lacks, also where it does not say so."""
+    if tokenizer.unk_token_id is not None:
+        return int(tokenizer.unk_token_id)
+    model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    token = getattr(model, "unk_token", None)
+    return None if token is None else int(tokenizer.convert_tokens_to_ids(token))

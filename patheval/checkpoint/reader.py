@@ -1,5 +1,6 @@
 """Opening a checkpoint folder: every check that needs no weights, then the weights on demand."""
 
+import difflib
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
@@ -132,6 +133,10 @@ def _resolve(path: str | Path, revision: str | None) -> Path:
         return folder
     if folder.exists():
         raise CheckpointError(f"{folder} is a file; pass the folder that holds {CONFIG_NAME}")
+    if folder.parent != Path() and folder.parent.is_dir():
+        siblings = [entry.name for entry in folder.parent.iterdir() if entry.is_dir()]
+        if near := difflib.get_close_matches(folder.name, siblings, n=1):
+            raise CheckpointError(f"{path} does not exist; did you mean {folder.parent / near[0]}?")
     if isinstance(path, str) and _HUB_ID.fullmatch(path):
         return _fetch(path, revision)
     raise CheckpointError(

@@ -205,7 +205,7 @@ def _kernels() -> Iterator[_Line]:
 
 def _hub() -> Iterator[_Line]:
     constants = import_module("huggingface_hub.constants")
-    mode = "offline" if constants.HF_HUB_OFFLINE else "online"
+    mode = "offline mode" if constants.HF_HUB_OFFLINE else "not in offline mode"
     cache = Path(constants.HF_HOME)
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
     free = shutil.disk_usage(existing).free / 1024**3

@@ -87,7 +87,7 @@ def sweep(
             f"{len(plan.faults)} faults, listed above; nothing was run, so mend them first"
         )
     waiting = plan.waiting
-    tokens = progress.num_tokens(waiting)
+    tokens = progress.num_tokens(plan, waiting)
     click.echo(
         f"{len(waiting)} of {len(plan.cells)} cells to run, max_length {plan.max_length}, at most "
         f"{tokens:,} prompt tokens: {progress.duration(tokens / assume_speed)} if a model reads "

@@ -227,7 +227,9 @@ class _ResultsFile:
             elif limited and not self.allow_limit:
                 share = f"{n} of {n_total}" if n and n_total else "not all"
                 row = _refuse(
-                    row, f"{share} samples were run (--limit or --samples); run all of them"
+                    row,
+                    f"{share} samples were run (--limit or --samples); run all of them, "
+                    "size the task by --metadata num_samples, or pass --allow-limit",
                 )
             elif is_group and task.startswith("path_"):
                 row = replace(row, status="recomputed")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -62,6 +63,21 @@ class Plan:
     max_length: int = DEFAULT_MAX_LENGTH
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def num_run(self, cell: Cell) -> int:
+        """Samples of a cell that are run: its task's, or the first of them with a limit."""
+        limit = self.options.limit
+        if limit is None:
+            return cell.num_samples
+        # As lm-eval reads it.
+        number = limit if limit >= 1 else limit * cell.num_samples
+        return min(cell.num_samples, math.ceil(number))
+
+    def num_prompt_tokens(self, cell: Cell) -> int | None:
+        """Tokens of the prompts that are run, at most; None if the task does not say."""
+        if cell.num_tokens is None:
+            return None
+        return cell.num_tokens * self.num_run(cell) // max(1, cell.num_samples)
 
     @property
     def waiting(self) -> list[Cell]:

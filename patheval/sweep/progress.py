@@ -31,7 +31,7 @@ def plan_table(plan: Plan) -> Table:
     for (model, benchmark), cells in groups.items():
         places = [catalogue.parse(cell.task) for cell in cells]
         labels = {place.length: place.label for place in places if place.length is not None}
-        tokens = [cell.num_tokens for cell in cells]
+        tokens = [plan.num_prompt_tokens(cell) for cell in cells]
         known = sum(count for count in tokens if count is not None)
         table.add_row(
             Text(model),
@@ -39,15 +39,15 @@ def plan_table(plan: Plan) -> Table:
             " ".join(labels[length] for length in sorted(labels)),
             str(len(cells)),
             str(sum(cell.results is not None for cell in cells)),
-            f"{sum(cell.num_samples for cell in cells):,}",
+            f"{sum(plan.num_run(cell) for cell in cells):,}",
             ("" if None not in tokens else "over ") + f"{known:,}",
         )
     return table
 
 
-def num_tokens(cells: Sequence[Cell]) -> int:
+def num_tokens(plan: Plan, cells: Sequence[Cell]) -> int:
     """Prompt tokens of cells, as far as their tasks say."""
-    return sum(cell.num_tokens or 0 for cell in cells)
+    return sum(plan.num_prompt_tokens(cell) or 0 for cell in cells)
 
 
 def duration(seconds: float) -> str:
@@ -150,10 +150,15 @@ class LiveTable:
                 values[key].append((value, unit))
             failed[key] += outcome.status == "failed"
         for model, benchmark in dict.fromkeys(key[:2] for key in total):
+            counts = {number for key, number in total.items() if key[:2] == (model, benchmark)}
             line = []
             for _, label in columns:
                 key = (model, benchmark, label)
-                line.append(_cell_text(values[key], failed[key], total[key]))
+                text = _cell_text(values[key], failed[key], total[key])
+                if len(counts) > 1 and len(values[key]) == total[key] > 0:
+                    # Means over unlike tasks must not be read as one line.
+                    text.append(f" of {total[key]} tasks", style="dim")
+                line.append(text)
             table.add_row(Text(model), catalogue.benchmark(benchmark).title, *line)
         return Group(table, Text(self._state()))
 
@@ -167,10 +172,10 @@ class LiveTable:
         text = f"{len(self._outcomes)} of {len(self._plan.cells)} cells"
         if left:
             text += f"; {self._doing}"
-        spent = num_tokens([outcome.cell for outcome in done])
+        spent = num_tokens(self._plan, [outcome.cell for outcome in done])
         if left and spent:
             rate = spent / max(time.monotonic() - self._start, 1e-9)
-            text += f"; about {duration(num_tokens(left) / rate)} left"
+            text += f"; about {duration(num_tokens(self._plan, left) / rate)} left"
         return text if self._live is None else f"{text}; log in {self._log}"
 
 

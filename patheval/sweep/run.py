@@ -93,11 +93,9 @@ def _prepare_data(plan: Plan, starting: Callable[[str], None]) -> None:
             continue
         seen.add((cell.tokenizer, cell.task))
         starting(f"preparing {cell.task}")
-        limit = plan.options.limit or cell.num_samples
-        number = limit if limit >= 1 else limit * cell.num_samples  # As lm-eval reads it.
         try:
             (task,) = task_manager(plan, cell.model).load([cell.task])["tasks"].values()
-            for index in range(min(cell.num_samples, math.ceil(number))):
+            for index in range(plan.num_run(cell)):
                 task.eval_docs[index]
         except Exception as error:  # The cell will say so itself, and stops no other.
             _logger.warning("%s cannot be prepared", cell.task, exc_info=error)

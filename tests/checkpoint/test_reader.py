@@ -429,6 +429,8 @@ def test_folder_without_weights_or_config(folder: Path) -> None:
 def test_paths_that_are_no_folder(folder: Path) -> None:
     assert "is a file" in error_of(folder / WEIGHTS_NAME)
     assert "does not exist" in error_of(folder / "nowhere")
+    misspelt = folder.with_name(f"{folder.name}x")
+    assert f"did you mean {folder}?" in error_of(misspelt)
     with pytest.raises(PrerequisiteError, match="hf download nobody-here/nothing"):
         open_checkpoint("nobody-here/nothing")
 

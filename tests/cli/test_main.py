@@ -41,6 +41,15 @@ def test_other_errors_keep_their_traceback(monkeypatch):
         command_line.main()
 
 
+@pytest.mark.slow
+def test_a_misspelt_task_is_one_line_with_the_nearest_name(invoke):
+    result = invoke("run", "--model", "dummy", "--tasks", "path_phonebok_512")
+    assert isinstance(result.exception, UnsupportedError)
+    assert "there is no task path_phonebok_512; did you mean path_phonebook_512" in str(
+        result.exception
+    )
+
+
 def test_help_names_every_command(invoke):
     result = invoke("--help")
     assert result.exit_code == 0

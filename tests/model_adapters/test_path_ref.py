@@ -11,6 +11,8 @@ import torch
 from byte_tokenizer import BOS, CHAT_TEMPLATE, EOS, byte_tokenizer
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from patheval.checkpoint.reader import open_checkpoint
 from patheval.errors import CheckpointError, PrerequisiteError, RequestError, UnsupportedError
@@ -286,3 +288,14 @@ def test_tokenizers_without_bos_or_eos() -> None:
     with pytest.raises(UnsupportedError, match="prefix_token_id=ID"):
         TokenCodec(bare)
     assert TokenCodec(bare, prefix_token_id=7).prefix_token_id == 7
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_text_that_the_tokenizer_cannot_write_is_refused(says_so: bool) -> None:
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "<s>": 1, "a": 2}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    known = {"unk_token": "<unk>"} if says_so else {}
+    codec = TokenCodec(PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", **known))
+    assert codec.encode(["a a b", ""]) == [[2, 2, 0], []]
+    with pytest.raises(RequestError, match="no tokens for 2 of the 3 in 'a b c'"):
+        codec.encode(["a b c"])

@@ -339,6 +339,25 @@ def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path):
     assert not out.exists()
 
 
+def test_a_limit_shortens_the_plan(tmp_path):
+    result = CliRunner().invoke(cli, command(tmp_path, "--dry-run", "--limit", "1"))
+    assert "1,336" in result.output  # A third of all tokens.
+
+
+def test_means_over_unlike_tasks_say_of_how_many(tmp_path):
+    tasks = "path_ruler_niah_single_1_512,path_ruler_vt_512,path_ruler_niah_single_1_1k"
+    plan = plans.make_plan(options(tmp_path, models=("rope=zoo:rope",), suite=None, tasks=tasks))
+    live = progress.LiveTable(plan, "sweep.log")
+    live._outcomes = [
+        run.Outcome(cell, "done", {"score,none": (0.5, 0.1)}, 1.0) for cell in plan.cells
+    ]
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(live.render())
+    text = console.export_text()
+    assert "of 2 tasks" in text
+    assert "of 1 tasks" in text
+
+
 def test_the_command_fails_with_its_faults_listed(tmp_path):
     result = CliRunner().invoke(cli, command(tmp_path / "out", "--max-length", "300"))
     assert "fault: max_length is 300" in result.output
