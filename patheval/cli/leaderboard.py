@@ -154,6 +154,8 @@ def paper(folders: tuple[Path, ...], out: Path, name: str) -> None:
         with _writing(out):
             out.mkdir(parents=True, exist_ok=True)
             report.write_text(text, encoding="utf-8")
+        if published.NOTHING_IN_COMMON in text:
+            click.secho(published.NOTHING_IN_COMMON, fg="yellow", err=True)
         click.echo(report)
     else:
         with _writing(out):
