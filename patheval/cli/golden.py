@@ -18,8 +18,8 @@ def golden() -> None:
 def check(files: tuple[Path, ...], benchmark: tuple[str, ...]) -> None:
     """Replay golden files: prompts are rendered and predictions scored again.
 
-    A case is a line of JSON: its `benchmark`, `task` and `kind`, and what the original did. A scored
-    prediction (kind `single` or `aggregate`) has `metric`, `prediction`, `references`,
+    A case is a line of JSON: its `benchmark`, `task` and `kind`, and what the original did. A
+    scored prediction (kind `single` or `aggregate`) has `metric`, `prediction`, `references`,
     `expected_score` and `scale` (1 or 100); a prompt (kind `rendered` or `generated`) has `prompt`
     and the parts that it is made of.
 
