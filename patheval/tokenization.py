@@ -239,8 +239,9 @@ class TokenCodec:
 
 def _unknown_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """Id of the token that stands for all that a tokenizer lacks, also where it does not say so."""
-    if tokenizer.unk_token_id is not None:
-        return int(tokenizer.unk_token_id)
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    if unknown is not None:
+        return int(unknown)
     model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
     token = getattr(model, "unk_token", None)
     return None if token is None else int(tokenizer.convert_tokens_to_ids(token))
