@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from patheval.bench.scoring import Model, TextMaker, Workload, make_checkpoint
@@ -18,6 +19,7 @@ from patheval.errors import PrerequisiteError
 
 PROMPT_TOKENS = 512
 NEW_TOKENS = 64
+_NUM_RUNS = 3
 
 
 def bench_replicas(counts: Sequence[int], num_requests: int, kind: str) -> Iterator[dict[str, Any]]:
@@ -56,13 +58,13 @@ def bench_replicas(counts: Sequence[int], num_requests: int, kind: str) -> Itera
                 | {"prompt_tokens": PROMPT_TOKENS, "new_tokens": NEW_TOKENS},
                 "impl": f"{count} engines",
                 "median_ms": found["seconds"] * 1e3,
-                "share_equal": sum(own == one for own, one in pairs) / num_requests,
+                "share_equal": fmean(own == one for own, one in pairs),
                 "ratio_to": {"1 engine": found["seconds"] / baseline["seconds"]},
             }
 
 
 def _measure(order: dict[str, Any]) -> dict[str, Any]:
-    """Generates twice, on other prompts first: the first time compiles and warms up."""
+    """Generates once to compile and warm up, then `_NUM_RUNS` times, other prompts each time."""
     from lm_eval.api.instance import Instance
 
     adapter = importlib.import_module("patheval.model_adapters.path_vllm").PathLM
@@ -88,11 +90,13 @@ def _measure(order: dict[str, Any]) -> dict[str, Any]:
         return texts
 
     generate(max(1, order["num_requests"] // 10), -1)
-    start = time.perf_counter()
-    texts = generate(order["num_requests"], 0)
-    seconds = time.perf_counter() - start
+    seconds, texts = [], []
+    for seed in range(_NUM_RUNS):
+        start = time.perf_counter()
+        texts += generate(order["num_requests"], seed)
+        seconds.append(time.perf_counter() - start)
     lm.close()
-    return {"seconds": seconds, "texts": texts}
+    return {"seconds": median(seconds), "texts": texts}
 
 
 if __name__ == "__main__":

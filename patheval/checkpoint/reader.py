@@ -133,19 +133,25 @@ def _resolve(path: str | Path, revision: str | None) -> Path:
         return folder
     if folder.exists():
         raise CheckpointError(f"{folder} is a file; pass the folder that holds {CONFIG_NAME}")
-    if folder.parent != Path() and folder.parent.is_dir():
-        siblings = [entry.name for entry in folder.parent.iterdir() if entry.is_dir()]
-        if near := difflib.get_close_matches(folder.name, siblings, n=1):
-            raise CheckpointError(f"{path} does not exist; did you mean {folder.parent / near[0]}?")
+    hint = _nearest(folder)
     if isinstance(path, str) and _HUB_ID.fullmatch(path):
-        return _fetch(path, revision)
+        return _fetch(path, revision, hint)
     raise CheckpointError(
-        f"{path} does not exist; pass the folder that holds {CONFIG_NAME}, or a Hugging Face id "
-        "(owner/name)"
+        f"{path} does not exist{hint}; pass the folder that holds {CONFIG_NAME}, or a Hugging "
+        "Face id (owner/name)"
     )
 
 
-def _fetch(repo_id: str, revision: str | None) -> Path:
+def _nearest(folder: Path) -> str:
+    """A question that names the folder of the most similar name beside a missing one."""
+    if not folder.parent.is_dir():
+        return ""
+    siblings = [entry.name for entry in folder.parent.iterdir() if entry.is_dir()]
+    near = difflib.get_close_matches(folder.name, siblings, n=1)
+    return f" (did you mean {folder.parent / near[0]}?)" if near else ""
+
+
+def _fetch(repo_id: str, revision: str | None, hint: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
@@ -159,8 +165,8 @@ def _fetch(repo_id: str, revision: str | None) -> Path:
         option = f" --revision {revision}" if revision else ""
         reason = str(error).splitlines()[0]
         raise PrerequisiteError(
-            f"{repo_id} is not a folder here and could not be fetched ({reason}); pass an existing "
-            f"folder, or run 'hf download {repo_id}{option}' where there is a network"
+            f"{repo_id} is not a folder here{hint} and could not be fetched ({reason}); pass an "
+            f"existing folder, or run 'hf download {repo_id}{option}' where there is a network"
         ) from error
 
 

@@ -38,7 +38,7 @@ def _no_such_task(missing: str) -> str:
 
     manager = TaskManager(include_path=_autoload.task_folder(), include_defaults=False)
     near = difflib.get_close_matches(missing.split(", ")[0], manager.all_tasks, n=3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    hint = f"; did you mean {' or '.join(near)}?" if near else ";"
     return (
         f"there is no task {missing}{hint} `patheval tasks` lists patheval's own; any length is "
         """a task ..._any with --metadata '{"length": N}'"""

@@ -108,7 +108,7 @@ def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
     prepare.add_argument("--processes", type=int, default=12)
     prepare.set_defaults(run=_prepare)
 
-    training = commands.add_parser("model", aliases=["train"], help=_train.__doc__)
+    training = commands.add_parser("model", help=_train.__doc__)
     training.add_argument("name", choices=list(recipes.LONG_CONTEXT))
     training.add_argument(
         "--seconds", type=float, default=float("inf"), help="stop after this time"
