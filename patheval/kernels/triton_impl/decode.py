@@ -192,10 +192,10 @@ def _walk(
     request, head, row, progress,
     q, k, q_stride, k_stride,
     keys, values, gates, key_norm, product, group_product,
-    pending_w, pending_beta, pending_u, pending_mixing,
+    pending_w, pending_u, pending_mixing,
     keys_stride, values_stride, gates_stride, key_norm_stride, product_stride,
     group_product_stride,
-    pending_w_stride, pending_beta_stride, pending_u_stride, pending_mixing_stride,
+    pending_w_stride, pending_u_stride, pending_mixing_stride,
     seq_len, block_table, block_table_stride,
     group_query, page_offset, first_pages, part_output, part_sums, visits,
     num_parts, max_pages, max_groups,
@@ -493,10 +493,10 @@ def _read(
 def _attend(
     q, k, q_stride, k_stride,
     keys, values, gates, key_norm, product, group_product,
-    pending_w, pending_beta, pending_u, pending_mixing,
+    pending_w, pending_u, pending_mixing,
     keys_stride, values_stride, gates_stride, key_norm_stride, product_stride,
     group_product_stride,
-    pending_w_stride, pending_beta_stride, pending_u_stride, pending_mixing_stride,
+    pending_w_stride, pending_u_stride, pending_mixing_stride,
     query_start_loc, seq_lens, block_table, block_table_stride, progress,
     group_query, page_offset, first_pages, part_output, part_sums, visits,
     num_parts, max_pages, max_groups,
@@ -522,10 +522,10 @@ def _attend(
             request, head, row, own_progress,
             q, k, q_stride, k_stride,
             keys, values, gates, key_norm, product, group_product,
-            pending_w, pending_beta, pending_u, pending_mixing,
+            pending_w, pending_u, pending_mixing,
             keys_stride, values_stride, gates_stride, key_norm_stride, product_stride,
             group_product_stride,
-            pending_w_stride, pending_beta_stride, pending_u_stride, pending_mixing_stride,
+            pending_w_stride, pending_u_stride, pending_mixing_stride,
             seq_len, block_table, block_table_stride,
             group_query, page_offset, first_pages, part_output, part_sums, visits,
             num_parts, max_pages, max_groups,
@@ -681,7 +681,7 @@ def attend(
     stored = (
         pages.keys, pages.values, pages.gates, pages.key_norm, pages.product,
         pages.group_product,
-        pages.pending_w, pages.pending_beta, pages.pending_u, pages.pending_mixing,
+        pages.pending_w, pages.pending_u, pages.pending_mixing,
     )  # fmt: skip
     tiles = attend_tiles(head_dim, step.q.dtype)
     _attend[num_requests * heads, 1 + num_parts](
