@@ -63,9 +63,8 @@ def paged_attention(
         prefill.attend(out)
     if progress is not None:
         programs = len(batch.seq_lens) * pages.keys.shape[1]
-        # As many as run at once; fewer parts make fewer steps of the query inside a group.
-        resident = 4 if q.shape[-1] <= 64 else 2
-        num_parts = min(128, max(1, resident * facts.num_processors // programs))
+        # About as many as run at once; fewer parts make fewer steps of the query inside a group.
+        num_parts = min(128, max(1, 4 * facts.num_processors // programs))
         decode.attend(
             step, progress, out, num_parts=num_parts, skip_pages=skip_pages, visits=visits
         )

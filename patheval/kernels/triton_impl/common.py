@@ -46,33 +46,37 @@ def unit_lower_inverse(a, SIZE: tl.constexpr, EXACT: tl.constexpr):
 
 
 @triton.jit
-def wy_matrix(w, beta, SIZE: tl.constexpr, EXACT: tl.constexpr):
-    """M = (I + strict_lower(b W W^T))^-1 b of a chunk, fp32 [SIZE, SIZE]; `w` [SIZE, D]."""
+def wy_matrix(overlap, beta, SIZE: tl.constexpr, EXACT: tl.constexpr):
+    """M = (I + strict_lower(b W W^T))^-1 b of a chunk, fp32 [SIZE, SIZE]; `overlap` is W W^T."""
     row = tl.arange(0, SIZE)
-    overlap = tl.dot(w, tl.trans(w), input_precision="ieee") * beta[:, None]
-    overlap = tl.where(row[:, None] > row[None, :], overlap, 0.0)
-    return unit_lower_inverse(overlap, SIZE, EXACT) * beta[None, :]
+    lower = tl.where(row[:, None] > row[None, :], overlap * beta[:, None], 0.0)
+    return unit_lower_inverse(lower, SIZE, EXACT) * beta[None, :]
 
 
 @triton.jit
-def rounded_w(w, beta, dtype):
-    """Round w [SIZE, D] to `dtype`, and make H multiply w by 1 - beta |w|^2 as before.
+def rounded_w(w, dtype):
+    """`w` [SIZE, D] as `dtype`, and the squared lengths of its rows before and after, fp32."""
+    rounded = w.to(dtype)
+    wide = rounded.to(tl.float32)
+    return rounded, tl.sum(w * w, 1), tl.sum(wide * wide, 1)
+
+
+@triton.jit
+def rounded_beta(beta, square, rounded_square):
+    """The beta by which H, made of a rounded w, multiplies w by 1 - beta |w|^2 as before.
 
     Rounding makes w longer or shorter; with beta near 2 that would grow from token to token.
     """
-    unit = w.to(dtype)
-    wide = unit.to(tl.float32)
-    length = tl.sum(wide * wide, 1)
-    return unit, beta * tl.sum(w * w, 1) / tl.where(length > 0.0, length, 1.0)
+    return beta * square / tl.where(rounded_square > 0.0, rounded_square, 1.0)
 
 
 @triton.jit
-def key_mixing(m, w, k, SIZE: tl.constexpr, PRECISION: tl.constexpr):
-    """X = M strict_lower(W K^T), fp32 [SIZE, SIZE]; `w` and `k` [SIZE, D], fp32."""
+def key_mixing(m, w, k, SIZE: tl.constexpr):
+    """X = M strict_lower(W K^T) [SIZE, SIZE]; `w` and `k` [SIZE, D], all of one dtype."""
     row = tl.arange(0, SIZE)
-    on_k = tl.dot(w, tl.trans(k), input_precision=PRECISION)
+    on_k = tl.dot(w, tl.trans(k), input_precision="ieee")
     on_k = tl.where(row[:, None] > row[None, :], on_k, 0.0)
-    return tl.dot(m, on_k, input_precision=PRECISION)
+    return tl.dot(m, on_k.to(m.dtype), input_precision="ieee").to(m.dtype)
 
 
 @triton.jit
@@ -133,13 +137,14 @@ TRANSPORT_TORCH_DTYPE = {
     torch.float16: torch.float16,
     torch.bfloat16: torch.float16,
 }
-"""Operands of products with w, u and the products of H, by the model's dtype."""
+"""Operands of products with w, u, M, X and the products of H, by the model's dtype.
 
-PRECISION = {torch.float32: "ieee", torch.float16: "tf32", torch.bfloat16: "tf32"}
-"""How products of fp32 operands are computed, by the model's dtype."""
+Entries of M are at most 4, as no H lengthens a vector; those of X at most 4 times a key's norm.
+"""
 
 EXACT = {torch.float32: "ieee", torch.float16: "tf32x3", torch.bfloat16: "tf32x3"}
-"""The same inside the inverse of a triangular matrix, whose factors may be large."""
+"""How products of fp32 operands in the inverse of a chunk's triangle are computed, by the model's
+dtype."""
 
 
 @dataclass(frozen=True)

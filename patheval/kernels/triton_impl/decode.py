@@ -20,13 +20,13 @@ from patheval.kernels.pages import PAGES_PER_GROUP
 from patheval.kernels.triton_impl.common import (
     LOG2_E,
     NEVER,
-    PRECISION,
     SKIPPED_BITS,
     TRANSPORT_TORCH_DTYPE,
     TRITON_DTYPE,
     Step,
     absorb,
     normalised,
+    rounded_beta,
     rounded_w,
     strides,
     wide_dot,
@@ -46,7 +46,7 @@ def _append(
     GROUP_SIZE: tl.constexpr, PADDED_GROUP: tl.constexpr,
     PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_K: tl.constexpr, PAGES_PER_GROUP: tl.constexpr,
-    HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr, PRECISION: tl.constexpr,
+    HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr,
 ):  # fmt: skip
     """Grid [num_requests, num_kv_heads, blocks of a page + 1]; the last writes all but keys."""
     request = tl.program_id(0)
@@ -93,7 +93,8 @@ def _append(
     if HAS_TRANSPORT:
         new_w = tl.load(w + row * w_stride + head * HEAD_DIM + column)
         new_beta = tl.load(beta + row * beta_stride + head + tl.arange(0, 1))
-        new_w, new_beta = rounded_w(new_w[None, :], new_beta, pending_w.dtype.element_ty)
+        new_w, square_w, rounded_square = rounded_w(new_w[None, :], pending_w.dtype.element_ty)
+        new_beta = rounded_beta(new_beta, square_w, rounded_square)
         pending = head * CHUNK_SIZE
         own = slot % CHUNK_SIZE
         if is_last | (closes & (block * BLOCK_K <= slot)):
@@ -131,7 +132,6 @@ def _append(
                 tl.store(pending_beta + page * pending_beta_stride + own_beta, new_beta)
             else:
                 unit = tl.where(is_pending[:, None], unit, new_w)
-                wide = unit.to(tl.float32)
                 u = tl.where(is_pending[:, None], u, new_u)
                 x = tl.where(is_pending[:, None], x, new_x)
                 if is_last:
@@ -141,12 +141,14 @@ def _append(
                         before_chunk = tl.load(at_product)
                     on_product = tl.dot(u, before_chunk, input_precision="ieee")
                     whole = before_chunk.to(tl.float32)
-                    whole -= tl.dot(tl.trans(wide), on_product, input_precision=PRECISION)
+                    whole -= tl.dot(
+                        tl.trans(unit), on_product.to(unit.dtype), input_precision="ieee"
+                    )
                     tl.store(at_product, whole.to(product.dtype.element_ty))
                     if slot == PAGE_SIZE - 1:
-                        for i in range(1, page_idx % PAGES_PER_GROUP + 1):
-                            before = tl.load(table + page_idx - i).to(tl.int64)
-                            factor = tl.load(product + before * product_stride + square)
+                        if page_idx % PAGES_PER_GROUP > 0:
+                            before = tl.load(table + page_idx - 1).to(tl.int64)
+                            factor = tl.load(group_product + before * group_product_stride + square)
                             whole = tl.dot(whole.to(factor.dtype), factor, input_precision="ieee")
                         tl.store(
                             group_product + page * group_product_stride + square,
@@ -158,7 +160,8 @@ def _append(
                     at_keys = page_keys + key_slot[:, None] * HEAD_DIM + column[None, :]
                     old = tl.load(at_keys, mask=is_closed[:, None], other=0.0)
                     on_u = tl.dot(old, tl.trans(u), input_precision="ieee")
-                    carried = old.to(tl.float32) - tl.dot(on_u, wide, input_precision=PRECISION)
+                    carried = old.to(tl.float32)
+                    carried -= tl.dot(on_u.to(unit.dtype), unit, input_precision="ieee")
                     tl.store(at_keys, carried.to(old.dtype), mask=is_closed[:, None])
                     if closed_before // BLOCK_K == block:
                         raw = tl.where(is_pending[:, None], raw, key[None, :].to(raw.dtype))
@@ -347,19 +350,21 @@ def _walk(
             before = tl.load(table + last_page - 1).to(tl.int64)
             factor = tl.load(group_product + before * group_product_stride + square)
             moved = tl.dot(moved.to(TRANSPORT), factor, input_precision="ieee")
-        # The loads run two groups ahead of the products, the page numbers three.
+        # The loads run one group ahead of the products, the page numbers two.
         at_end = table + PAGES_PER_GROUP - 1
-        first = tl.load(at_end + tl.maximum(group - 1, 0) * PAGES_PER_GROUP).to(tl.int64)
-        second = tl.load(at_end + tl.maximum(group - 2, 0) * PAGES_PER_GROUP).to(tl.int64)
-        third = tl.load(at_end + tl.maximum(group - 3, 0) * PAGES_PER_GROUP).to(tl.int64)
+        current = tl.load(at_end + tl.maximum(group - 1, 0) * PAGES_PER_GROUP).to(tl.int64)
+        following = tl.load(at_end + tl.maximum(group - 2, 0) * PAGES_PER_GROUP).to(tl.int64)
         count = group - first_page // PAGES_PER_GROUP
         counts = count + 0 * column[None, :]
         products = group_product + square
-        factor = tl.load(products + first * group_product_stride, mask=counts > 0, other=0.0)
-        following = tl.load(products + second * group_product_stride, mask=counts > 1, other=0.0)
+        factor = tl.load(products + current * group_product_stride, mask=counts > 0, other=0.0)
         for i in range(0, count):
-            after = tl.load(products + third * group_product_stride, mask=i + 2 < counts, other=0.0)
-            third = tl.load(at_end + tl.maximum(group - 4 - i, 0) * PAGES_PER_GROUP).to(tl.int64)
+            next_factor = tl.load(
+                products + following * group_product_stride, mask=i + 1 < counts, other=0.0
+            )
+            following = tl.load(at_end + tl.maximum(group - 3 - i, 0) * PAGES_PER_GROUP).to(
+                tl.int64
+            )
             tl.store(
                 at_group + (group - 1 - i) * HEAD_DIM, moved * row_scale[:, None],
                 mask=live[:, None],
@@ -368,8 +373,7 @@ def _walk(
             if (i % PUBLISHED_GROUPS == PUBLISHED_GROUPS - 1) | (i == count - 1):
                 _publish(progress, i + 3)
             moved = tl.dot(moved.to(TRANSPORT), factor, input_precision="ieee")
-            factor = following
-            following = after
+            factor = next_factor
 
 
 @triton.jit
@@ -441,46 +445,43 @@ def _read(
             ).to(tl.float32)  # fmt: skip
             moved, row_scale = normalised(moved)
         scale = row_scale * logit_scale
-        for i in range(0, high - low):
-            page_idx = high - 1 - i
+        # One loop over the blocks of all pages, so that loads run ahead across the pages' borders.
+        blocks: tl.constexpr = PAGE_SIZE // BLOCK_K
+        for i in range(0, (high - low) * blocks):
+            page_idx = high - 1 - i // blocks
+            first = i % blocks * BLOCK_K
             page = tl.load(table + page_idx).to(tl.int64)
-            count = tl.where(page_idx == num_pages - 1, open_end, PAGE_SIZE)
-            offset = tl.zeros([PADDED_GROUP], tl.float32)
+            if HAS_TRANSPORT:  # noqa: SIM102 - a constant, which must not meet a tensor in `and`
+                if (first == 0) & (i > 0) & ((page_idx < num_pages - 2) | (open_end > 0)):
+                    right = tl.load(table + page_idx + 1).to(tl.int64)
+                    factor = tl.load(product + right * product_stride + square)
+                    moved = tl.dot(moved.to(TRANSPORT), factor, input_precision="ieee")
+            key_slot = first + tl.arange(0, BLOCK_K)
+            is_key = key_slot < tl.where(page_idx == num_pages - 1, open_end, PAGE_SIZE)
+            at_slot = (head * PAGE_SIZE + key_slot) * HEAD_DIM
+            key = tl.load(
+                keys + page * keys_stride + at_slot[None, :] + column[:, None],
+                mask=is_key[None, :], other=0.0,
+            )  # fmt: skip
+            # Matrix units are idle here, so query and weights need not be rounded.
+            nothing = tl.zeros([PADDED_GROUP, BLOCK_K], tl.float32)
+            logits = wide_dot(moved, key, nothing) * scale[:, None]
             if HAS_GATE:
                 offset = tl.load(
                     page_offset + at_heads * max_pages + page_idx, mask=live, other=0.0
                 )
-            page_keys = keys + page * keys_stride + head * PAGE_SIZE * HEAD_DIM
-            page_values = values + page * values_stride + head * PAGE_SIZE * HEAD_DIM
-            for first in range(0, PAGE_SIZE, BLOCK_K):
-                key_slot = first + tl.arange(0, BLOCK_K)
-                is_key = key_slot < count
-                key = tl.load(
-                    page_keys + key_slot[None, :] * HEAD_DIM + column[:, None],
-                    mask=is_key[None, :], other=0.0,
+                gate = tl.load(
+                    gates + page * gates_stride + query_head[:, None] * PAGE_SIZE
+                    + key_slot[None, :],
+                    mask=live[:, None] & is_key[None, :], other=0.0,
                 )  # fmt: skip
-                # Matrix units are idle here, so query and weights need not be rounded.
-                nothing = tl.zeros([PADDED_GROUP, BLOCK_K], tl.float32)
-                logits = wide_dot(moved, key, nothing) * scale[:, None]
-                if HAS_GATE:
-                    gate = tl.load(
-                        gates + page * gates_stride + query_head[:, None] * PAGE_SIZE
-                        + key_slot[None, :],
-                        mask=live[:, None] & is_key[None, :], other=0.0,
-                    )  # fmt: skip
-                    logits += gate_scale * (offset[:, None] - gate)
-                logits = tl.where(is_key[None, :], logits, float("-inf"))
-                value = tl.load(
-                    page_values + key_slot[:, None] * HEAD_DIM + column[None, :],
-                    mask=is_key[:, None], other=0.0,
-                )  # fmt: skip
-                maximum, total, weighted = absorb(
-                    logits, value, maximum, total, weighted, WIDE=True
-                )
-            if HAS_TRANSPORT:  # noqa: SIM102 - a constant, which must not meet a tensor in `and`
-                if (page_idx > low) & (count > 0):
-                    factor = tl.load(product + page * product_stride + square)
-                    moved = tl.dot(moved.to(TRANSPORT), factor, input_precision="ieee")
+                logits += gate_scale * (offset[:, None] - gate)
+            logits = tl.where(is_key[None, :], logits, float("-inf"))
+            value = tl.load(
+                values + page * values_stride + at_slot[:, None] + column[None, :],
+                mask=is_key[:, None], other=0.0,
+            )  # fmt: skip
+            maximum, total, weighted = absorb(logits, value, maximum, total, weighted, WIDE=True)
     at_part = at_heads * (num_parts + 1) + part
     tl.store(
         part_output + at_part[:, None] * HEAD_DIM + column[None, :], weighted, mask=live[:, None]
@@ -596,15 +597,13 @@ class Tiles:
     num_stages: int
 
 
-def attend_tiles(head_dim: int, dtype: torch.dtype) -> Tiles:
-    """Tiles tuned on Hopper; they fit the shared memory of every GPU since Ampere."""
+def attend_tiles(head_dim: int, dtype: torch.dtype, shared_bytes: int) -> Tiles:
+    """Tiles that fit a block's shared memory, tuned on Hopper (227 KiB)."""
     if dtype == torch.float32:
         return Tiles(32, 4, 2)
-    return Tiles(64, 4 if head_dim <= 64 else 8, 3)
+    # Page numbers are loaded ahead as well, so that two blocks ahead take five stages.
+    return Tiles(64, 2 if head_dim <= 64 else 4, 5 if shared_bytes >= 160_000 else 3)
 
-
-MAX_REGISTERS = 128
-"""Of a thread of `_attend`: the walk's would leave room for half as many readers at a time."""
 
 PUBLISHED_GROUPS = 4
 """Groups whose queries the walk publishes at once."""
@@ -637,7 +636,6 @@ def append(step: Step) -> torch.Tensor:
         PAGE_SIZE=page_size, CHUNK_SIZE=batch.chunk_size, HEAD_DIM=head_dim,
         BLOCK_K=block_k, PAGES_PER_GROUP=PAGES_PER_GROUP,
         HAS_TRANSPORT=step.w is not None, HAS_GATE=step.log_fgate is not None,
-        PRECISION=PRECISION[step.q.dtype],
         num_warps=4 if head_dim <= 64 else 8, num_stages=1,
     )  # fmt: skip
     return progress
@@ -683,7 +681,7 @@ def attend(
         pages.group_product,
         pages.pending_w, pages.pending_u, pages.pending_mixing,
     )  # fmt: skip
-    tiles = attend_tiles(head_dim, step.q.dtype)
+    tiles = attend_tiles(head_dim, step.q.dtype, step.shared_bytes)
     _attend[num_requests * heads, 1 + num_parts](
         step.q, step.k, *strides(step.q, step.k), *stored, *strides(*stored),
         batch.query_start_loc, batch.seq_lens, batch.block_table, batch.block_table.stride(0),
@@ -698,7 +696,7 @@ def attend(
         HAS_TRANSPORT=has_transport, HAS_GATE=has_gate,
         SKIP=skip_pages and has_gate, COUNT=visits is not None,
         TRANSPORT=TRITON_DTYPE[TRANSPORT_TORCH_DTYPE[step.q.dtype]],
-        num_warps=tiles.num_warps, num_stages=tiles.num_stages, maxnreg=MAX_REGISTERS,
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
     )  # fmt: skip
     _combine[num_requests, num_heads](
         out, out.stride(0), batch.query_start_loc, part_output, part_sums, num_parts,

@@ -20,7 +20,6 @@ from patheval.kernels.triton_impl.common import (
     EXACT,
     LOG2_E,
     NEVER,
-    PRECISION,
     SKIPPED_BITS,
     TRANSPORT_TORCH_DTYPE,
     TRITON_DTYPE,
@@ -29,6 +28,7 @@ from patheval.kernels.triton_impl.common import (
     absorb_scaled,
     key_mixing,
     normalised,
+    rounded_beta,
     rounded_w,
     strides,
     wy_matrix,
@@ -83,7 +83,7 @@ def _invert_chunks(
     segment_request, segment_page,
     chunk_w, wy,
     NUM_KV_HEADS: tl.constexpr, PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr,
-    HEAD_DIM: tl.constexpr, EXACT: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Grid [segments * chunks of a page, num_kv_heads]: W and M of each chunk, by one warp."""
     head = tl.program_id(1)
@@ -93,27 +93,36 @@ def _invert_chunks(
     )  # fmt: skip
     if is_live == 0:
         return
-    column = tl.arange(0, HEAD_DIM)
     lane = tl.arange(0, CHUNK_SIZE)
     pending = head * CHUNK_SIZE + lane
-    stored_w = tl.load(
-        pending_w + page * pending_w_stride + pending[:, None] * HEAD_DIM + column[None, :],
-        mask=is_pending[:, None], other=0.0,
-    )  # fmt: skip
+    at = (segment * NUM_KV_HEADS + head) * PAGE_SIZE + slot
+    overlap = tl.zeros([CHUNK_SIZE, CHUNK_SIZE], tl.float32)
+    square = tl.zeros([CHUNK_SIZE], tl.float32)
+    rounded_square = tl.zeros([CHUNK_SIZE], tl.float32)
+    # Some columns at a time, for the registers of one warp.
+    for first in tl.static_range(0, HEAD_DIM, BLOCK_D):
+        column = first + tl.arange(0, BLOCK_D)
+        stored_w = tl.load(
+            pending_w + page * pending_w_stride + pending[:, None] * HEAD_DIM + column[None, :],
+            mask=is_pending[:, None], other=0.0,
+        )  # fmt: skip
+        new_w = tl.load(
+            w + row[:, None] * w_stride + head * HEAD_DIM + column[None, :],
+            mask=is_new[:, None], other=0.0,
+        )  # fmt: skip
+        rounded, own_square, own_rounded_square = rounded_w(new_w, stored_w.dtype)
+        square += own_square
+        rounded_square += own_rounded_square
+        unit = tl.where(is_pending[:, None], stored_w, rounded)
+        tl.store(chunk_w + at[:, None] * HEAD_DIM + column[None, :], unit)
+        overlap = tl.dot(unit, tl.trans(unit), overlap, input_precision="ieee")
     stored_beta = tl.load(
         pending_beta + page * pending_beta_stride + pending, mask=is_pending, other=0.0
     )
-    new_w = tl.load(
-        w + row[:, None] * w_stride + head * HEAD_DIM + column[None, :],
-        mask=is_new[:, None], other=0.0,
-    )  # fmt: skip
     new_beta = tl.load(beta + row * beta_stride + head, mask=is_new, other=0.0)
-    new_w, new_beta = rounded_w(new_w, new_beta, stored_w.dtype)
-    unit = tl.where(is_pending[:, None], stored_w, new_w)
-    at = (segment * NUM_KV_HEADS + head) * PAGE_SIZE + slot
-    tl.store(chunk_w + at[:, None] * HEAD_DIM + column[None, :], unit)
-    m = wy_matrix(unit, tl.where(is_pending, stored_beta, new_beta), CHUNK_SIZE, EXACT)
-    tl.store(wy + at[:, None] * CHUNK_SIZE + lane[None, :], m)
+    new_beta = rounded_beta(new_beta, square, rounded_square)
+    m = wy_matrix(overlap, tl.where(is_pending, stored_beta, new_beta), CHUNK_SIZE, EXACT)
+    tl.store(wy + at[:, None] * CHUNK_SIZE + lane[None, :], m.to(wy.dtype.element_ty))
 
 
 @triton.jit(do_not_specialize=["block_table_stride"])
@@ -124,7 +133,7 @@ def _prepare_chunks(
     segment_request, segment_page,
     raw_keys, chunk_w, chunk_u, wy, mixing,
     NUM_KV_HEADS: tl.constexpr, PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr,
-    HEAD_DIM: tl.constexpr, HAS_TRANSPORT: tl.constexpr, PRECISION: tl.constexpr,
+    HEAD_DIM: tl.constexpr, HAS_TRANSPORT: tl.constexpr,
 ):  # fmt: skip
     """Grid [segments * chunks of a page, num_kv_heads]: keys, values, U and X of each chunk."""
     head = tl.program_id(1)
@@ -148,12 +157,11 @@ def _prepare_chunks(
         there = at[:, None] * HEAD_DIM + column[None, :]
         square = at[:, None] * CHUNK_SIZE + lane[None, :]
         tl.store(raw_keys + there, key)
-        unit = tl.load(chunk_w + there).to(tl.float32)
+        unit = tl.load(chunk_w + there)
         m = tl.load(wy + square)
-        u = tl.dot(m, unit, input_precision=PRECISION)
+        u = tl.dot(m, unit, input_precision="ieee")
         tl.store(chunk_u + there, u.to(chunk_u.dtype.element_ty))
-        x = key_mixing(m, unit, key.to(tl.float32), CHUNK_SIZE, PRECISION)
-        tl.store(mixing + square, x)
+        tl.store(mixing + square, key_mixing(m, unit, key, CHUNK_SIZE))
     else:
         tl.store(keys + page * keys_stride + in_page, key, mask=is_new[:, None])
 
@@ -210,7 +218,7 @@ def _write_pages(
     segment_request, segment_page,
     raw_keys, chunk_w, chunk_u, mixing, old_product,
     NUM_KV_HEADS: tl.constexpr, PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr,
-    HEAD_DIM: tl.constexpr, PRECISION: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
     """Grid [segments, num_kv_heads]: carry keys to the end of the page's closed part.
 
@@ -240,13 +248,14 @@ def _write_pages(
         unit = tl.load(chunk_w + there)
         u = tl.load(chunk_u + there)
         x_transposed = tl.load(mixing + at[None, :] * CHUNK_SIZE + lane[:, None])
-        key -= tl.dot(x_transposed, unit.to(tl.float32), input_precision=PRECISION)
-        key = tl.dot(key, tl.trans(later), input_precision=PRECISION)
+        key -= tl.dot(x_transposed, unit, input_precision="ieee")
+        rounded = later.to(unit.dtype)
+        key = tl.dot(key.to(unit.dtype), tl.trans(rounded), input_precision="ieee")
         tl.store(
             page_keys + (first + lane)[:, None] * HEAD_DIM + column[None, :],
             key.to(keys.dtype.element_ty),
         )
-        on_w = tl.dot(later.to(unit.dtype), tl.trans(unit), input_precision="ieee")
+        on_w = tl.dot(rounded, tl.trans(unit), input_precision="ieee")
         later -= tl.dot(on_w.to(u.dtype), u, input_precision="ieee")
     for i in range(0, first_open):
         first = i * CHUNK_SIZE
@@ -255,7 +264,7 @@ def _write_pages(
         key = tl.load(in_page)
         tl.store(raw_keys + there, key)
         if closed > first_open:
-            carried = tl.dot(key.to(tl.float32), tl.trans(later), input_precision=PRECISION)
+            carried = tl.dot(key, tl.trans(later.to(key.dtype)), input_precision="ieee")
             tl.store(in_page, carried.to(keys.dtype.element_ty))
     square = column[:, None] * HEAD_DIM + column[None, :]
     at_product = product + page * product_stride + head * HEAD_DIM * HEAD_DIM + square
@@ -263,7 +272,7 @@ def _write_pages(
         old = tl.load(at_product)
         kept = (request.to(tl.int64) * NUM_KV_HEADS + head) * HEAD_DIM * HEAD_DIM + square
         tl.store(old_product + kept, old)
-        later = tl.dot(later, old.to(tl.float32), input_precision=PRECISION)
+        later = tl.dot(later.to(old.dtype), old, input_precision="ieee")
     if closed > first_open:
         tl.store(at_product, later.to(product.dtype.element_ty))
     slot = closed * CHUNK_SIZE + lane
@@ -277,7 +286,8 @@ def _write_pages(
         mask=is_new[:, None], other=0.0,
     )  # fmt: skip
     new_beta = tl.load(beta + row * beta_stride + head, mask=is_new, other=0.0)
-    unit, new_beta = rounded_w(new_w, new_beta, pending_w.dtype.element_ty)
+    unit, square, rounded_square = rounded_w(new_w, pending_w.dtype.element_ty)
+    new_beta = rounded_beta(new_beta, square, rounded_square)
     pending = head * CHUNK_SIZE + lane
     tl.store(
         pending_w + page * pending_w_stride + pending[:, None] * HEAD_DIM + column[None, :],
@@ -296,7 +306,7 @@ def _write_pages(
     tl.store(
         pending_mixing + page * pending_mixing_stride + pending[:, None] * CHUNK_SIZE
         + lane[None, :],
-        x.to(pending_mixing.dtype.element_ty), mask=is_new[:, None],
+        x, mask=is_new[:, None],
     )  # fmt: skip
 
 
@@ -305,9 +315,10 @@ def _write_group_products(
     product, group_product, product_stride, group_product_stride,
     query_start_loc, seq_lens, block_table, block_table_stride,
     segment_request, segment_page,
-    PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, PAGES_PER_GROUP: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+    PAGES_PER_GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Grid [segments, num_kv_heads]."""
+    """Grid [segments, num_kv_heads, blocks of a product's rows]."""
     head = tl.program_id(1)
     request, page_idx, _, end, _ = _segment(
         tl.program_id(0), segment_request, segment_page, query_start_loc, seq_lens, PAGE_SIZE
@@ -315,16 +326,18 @@ def _write_group_products(
     if (request < 0) | (end < PAGE_SIZE):
         return
     column = tl.arange(0, HEAD_DIM)
+    row = tl.program_id(2) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    in_product = (head * HEAD_DIM + row)[:, None] * HEAD_DIM + column[None, :]
     square = (head * HEAD_DIM + column)[:, None] * HEAD_DIM + column[None, :]
     table = block_table + request.to(tl.int64) * block_table_stride
     page = tl.load(table + page_idx).to(tl.int64)
-    whole = tl.load(product + page * product_stride + square).to(tl.float32)
+    whole = tl.load(product + page * product_stride + in_product).to(tl.float32)
     for i in range(1, page_idx % PAGES_PER_GROUP + 1):
         before = tl.load(table + page_idx - i).to(tl.int64)
         factor = tl.load(product + before * product_stride + square)
         whole = tl.dot(whole.to(factor.dtype), factor, input_precision="ieee")
     tl.store(
-        group_product + page * group_product_stride + square,
+        group_product + page * group_product_stride + in_product,
         whole.to(group_product.dtype.element_ty),
     )
 
@@ -335,7 +348,7 @@ def _gather_groups(
     block_table, block_table_stride, group_request, group_idx,
     far_keys, far_values, first_head, far_heads,
     PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_K: tl.constexpr,
-    PAGES_PER_GROUP: tl.constexpr, PRECISION: tl.constexpr,
+    PAGES_PER_GROUP: tl.constexpr,
 ):  # fmt: skip
     """Grid [groups * PAGES_PER_GROUP, kv heads from `first_head` on].
 
@@ -354,15 +367,14 @@ def _gather_groups(
         some = tl.load(table + PAGES_PER_GROUP - 1 - i).to(tl.int64)
         factor = tl.load(product + some * product_stride + square)
         later = tl.dot(later, factor, input_precision="ieee").to(later.dtype)
-    wide = tl.trans(later.to(tl.float32))
     page = tl.load(table + place).to(tl.int64)
     at_group = (group.to(tl.int64) * far_heads + tl.program_id(1)) * PAGES_PER_GROUP
     for first in range(0, PAGE_SIZE, BLOCK_K):
         slot = first + tl.arange(0, BLOCK_K)
         in_page = (head * PAGE_SIZE + slot)[:, None] * HEAD_DIM + column[None, :]
         there = ((at_group + place) * PAGE_SIZE + slot)[:, None] * HEAD_DIM + column[None, :]
-        key = tl.load(keys + page * keys_stride + in_page).to(tl.float32)
-        key = tl.dot(key, wide, input_precision=PRECISION)
+        key = tl.load(keys + page * keys_stride + in_page)
+        key = tl.dot(key, tl.trans(later), input_precision="ieee")
         tl.store(far_keys + there, key.to(far_keys.dtype.element_ty))
         tl.store(far_values + there, tl.load(values + page * values_stride + in_page))
 
@@ -382,7 +394,7 @@ def _attend(
     PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
     PAGES_PER_GROUP: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
     HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr, SKIP: tl.constexpr,
-    COUNT: tl.constexpr, KEY: tl.constexpr, TRANSPORT: tl.constexpr, PRECISION: tl.constexpr,
+    COUNT: tl.constexpr, KEY: tl.constexpr, TRANSPORT: tl.constexpr, NEAR_STAGES: tl.constexpr,
 ):  # fmt: skip
     """Grid [segments * blocks of a page, query heads from the kv head `first_head` on].
 
@@ -432,9 +444,9 @@ def _attend(
             x = tl.load(mixing + at[:, None] * CHUNK_SIZE + lane[None, :])
             is_visible = key_slot[None, :] <= slot[:, None]
             on_w = tl.dot(moved.to(TRANSPORT), unit, input_precision="ieee")
-            on_w = tl.where(is_visible, on_w, 0.0)
+            on_w = tl.where(is_visible, on_w, 0.0).to(TRANSPORT)
             dot = tl.dot(moved.to(KEY), key, input_precision="ieee")
-            dot -= tl.dot(on_w, x, input_precision=PRECISION)
+            dot -= tl.dot(on_w, x, input_precision="ieee")
             logits = dot * scale[:, None]
             is_key = key_slot < end
             if HAS_GATE:
@@ -450,7 +462,7 @@ def _attend(
                 mask=is_key[:, None], other=0.0,
             )  # fmt: skip
             maximum, total, weighted = absorb(logits, value, maximum, total, weighted, False)
-            moved -= tl.dot(on_w.to(TRANSPORT), u, input_precision="ieee")
+            moved -= tl.dot(on_w, u, input_precision="ieee")
         if closed_before > 0:
             rounded = moved.to(KEY)
             for first in range(0, closed_before, CHUNK_SIZE):
@@ -521,7 +533,7 @@ def _attend(
     blocks_k: tl.constexpr = PAGE_SIZE // BLOCK_K
     offset = 0.0
     rounded = moved.to(KEY)
-    for i in range(0, (page_idx - first_page) * blocks_k):
+    for i in tl.range(0, (page_idx - first_page) * blocks_k, num_stages=NEAR_STAGES):
         some_page = page_idx - 1 - i // blocks_k
         first = i % blocks_k * BLOCK_K
         page = tl.load(table + some_page).to(tl.int64)
@@ -650,7 +662,7 @@ def workspace_bytes(num_tokens: int, layout: PageLayout) -> int:
         return 0
     slots = (num_tokens + 2 * layout.page_size) * layout.num_kv_heads
     element = layout.dtype.itemsize
-    return FAR_BYTES + slots * (3 * layout.head_dim * element + 4 * layout.chunk_size)
+    return FAR_BYTES + slots * (3 * layout.head_dim + layout.chunk_size) * element
 
 
 class Prefill:
@@ -684,7 +696,7 @@ class Prefill:
                 step.q.new_empty(slots, head_dim, dtype=transport),
                 step.q.new_empty(slots, head_dim, dtype=transport),
                 step.q.new_empty(slots, head_dim, dtype=transport),
-                step.q.new_empty(slots, chunk_size, dtype=torch.float32),
+                step.q.new_empty(slots, chunk_size, dtype=transport),
                 step.q.new_empty(num_requests, heads, head_dim, head_dim, dtype=transport),
             ]
 
@@ -698,7 +710,6 @@ class Prefill:
         """Store the new tokens and bring their pages to the state after the step."""
         step, pages, batch = self._step, self._step.pages, self._step.batch
         _, heads, page_size, head_dim = pages.keys.shape
-        precision = PRECISION[step.q.dtype]
         raw_keys, chunk_w, chunk_u, mixing, old_product = self._workspace
         wy = None
         if step.w is not None:
@@ -711,7 +722,8 @@ class Prefill:
                 *self._where(),
                 chunk_w, wy,
                 NUM_KV_HEADS=heads, PAGE_SIZE=page_size, CHUNK_SIZE=batch.chunk_size,
-                HEAD_DIM=head_dim, EXACT=EXACT[step.q.dtype], num_warps=1,
+                HEAD_DIM=head_dim, BLOCK_D=min(head_dim, 32), EXACT=EXACT[step.q.dtype],
+                num_warps=1, maxnreg=128,
             )  # fmt: skip
         _prepare_chunks[batch.max_segments * (page_size // batch.chunk_size), heads](
             step.k, step.v, *strides(step.k, step.v),
@@ -719,8 +731,7 @@ class Prefill:
             *self._where(),
             raw_keys, chunk_w, chunk_u, wy, mixing,
             NUM_KV_HEADS=heads, PAGE_SIZE=page_size, CHUNK_SIZE=batch.chunk_size,
-            HEAD_DIM=head_dim, HAS_TRANSPORT=step.w is not None, PRECISION=precision,
-            num_warps=4,
+            HEAD_DIM=head_dim, HAS_TRANSPORT=step.w is not None, num_warps=4,
         )  # fmt: skip
         if step.log_fgate is not None:
             num_heads = step.q.shape[1]
@@ -742,7 +753,7 @@ class Prefill:
                 *self._where(),
                 raw_keys, chunk_w, chunk_u, mixing, old_product,
                 NUM_KV_HEADS=heads, PAGE_SIZE=page_size, CHUNK_SIZE=batch.chunk_size,
-                HEAD_DIM=head_dim, PRECISION=precision, num_warps=4 if head_dim <= 64 else 8,
+                HEAD_DIM=head_dim, num_warps=4 if head_dim <= 64 else 8,
                 num_stages=step.num_stages,
             )  # fmt: skip
 
@@ -752,11 +763,12 @@ class Prefill:
         if pages.product is None:
             return
         _, heads, page_size, head_dim = pages.keys.shape
-        _write_group_products[batch.max_segments, heads](
+        block_rows = min(head_dim, 64)
+        _write_group_products[batch.max_segments, heads, head_dim // block_rows](
             pages.product, pages.group_product, *strides(pages.product, pages.group_product),
             *self._where(),
-            PAGE_SIZE=page_size, HEAD_DIM=head_dim, PAGES_PER_GROUP=PAGES_PER_GROUP,
-            num_warps=4 if head_dim <= 64 else 8,
+            PAGE_SIZE=page_size, HEAD_DIM=head_dim, BLOCK_ROWS=block_rows,
+            PAGES_PER_GROUP=PAGES_PER_GROUP, num_warps=4,
         )  # fmt: skip
 
     def attend(self, out: torch.Tensor) -> None:
@@ -792,7 +804,7 @@ class Prefill:
                     far.request, far.group_idx, far_keys, far_values, first_head, far_heads,
                     PAGE_SIZE=page_size, HEAD_DIM=head_dim,
                     BLOCK_K=min(page_size, 64), PAGES_PER_GROUP=PAGES_PER_GROUP,
-                    PRECISION=PRECISION[dtype], num_warps=4 if head_dim <= 64 else 8,
+                    num_warps=4 if head_dim <= 64 else 8,
                     num_stages=step.num_stages,
                 )  # fmt: skip
             _attend[batch.max_segments * (page_size // tiles.block_q), some_heads * group_size](
@@ -813,6 +825,7 @@ class Prefill:
                 SKIP=self._skip_pages, COUNT=self._visits is not None,
                 KEY=TRITON_DTYPE[pages.keys.dtype],
                 TRANSPORT=TRITON_DTYPE[TRANSPORT_TORCH_DTYPE[dtype]],
-                PRECISION=PRECISION[dtype],
+                # Page numbers are loaded ahead as well, which takes as many stages again.
+                NEAR_STAGES=2 * tiles.num_stages - 1,
                 num_warps=tiles.num_warps, num_stages=tiles.num_stages,
             )  # fmt: skip
