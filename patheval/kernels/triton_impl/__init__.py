@@ -52,7 +52,6 @@ def paged_attention(
         sm_scale=sm_scale,
         gate_scale=sm_scale if gate_inside_scale else 1.0,
         shared_bytes=facts.shared_bytes,
-        has_dependent_launch=facts.has_dependent_launch,
     )
     prefill = Prefill(step, skip_pages=skip_pages, visits=visits) if batch.max_segments else None
     has_decode = batch.max_query_len == 1 or len(batch.seq_lens) > 1

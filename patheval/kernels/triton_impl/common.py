@@ -162,12 +162,6 @@ class Step:
     sm_scale: float
     gate_scale: float
     shared_bytes: int
-    has_dependent_launch: bool
-
-    @property
-    def early_start(self) -> dict[str, bool]:
-        """Options of a launch before whose start the one in front of it need not have ended."""
-        return {"launch_pdl": True} if self.has_dependent_launch else {}
 
     @property
     def num_stages(self) -> int:

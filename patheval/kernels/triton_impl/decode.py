@@ -5,9 +5,7 @@ a CUDA graph. `_append` stores the token and, where it ends a chunk, carries the
 `_attend` one program of each request and kv head walks: it takes the query through the open chunk
 and from there, by one product a group of pages, to the end of each group. The others read the
 pages in parallel parts, each from the moment at which the query has come to its group, and move
-their own copies of it on. `_combine` adds the parts up. Where the GPU can (DEPENDENT), each of
-these kernels starts before the one in front of it has ended, and waits for its end once it has read
-the lengths, which none of them writes.
+their own copies of it on. `_combine` adds the parts up.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from patheval.kernels.pages import PAGES_PER_GROUP
 from patheval.kernels.triton_impl.common import (
@@ -49,11 +46,9 @@ def _append(
     GROUP_SIZE: tl.constexpr, PADDED_GROUP: tl.constexpr,
     PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_K: tl.constexpr, PAGES_PER_GROUP: tl.constexpr,
-    HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr, DEPENDENT: tl.constexpr,
+    HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr,
 ):  # fmt: skip
     """Grid [num_requests, num_kv_heads, blocks of a page + 1]; the last writes all but keys."""
-    if DEPENDENT:
-        gdc_launch_dependents()
     request = tl.program_id(0)
     head = tl.program_id(1)
     block = tl.program_id(2)
@@ -512,20 +507,16 @@ def _attend(
     BLOCK_PAGES: tl.constexpr, BLOCK_K: tl.constexpr,
     PAGES_PER_GROUP: tl.constexpr, PUBLISHED_GROUPS: tl.constexpr,
     HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr, SKIP: tl.constexpr,
-    COUNT: tl.constexpr, TRANSPORT: tl.constexpr, DEPENDENT: tl.constexpr,
+    COUNT: tl.constexpr, TRANSPORT: tl.constexpr,
 ):  # fmt: skip
     """Grid [num_requests * num_kv_heads, 1 + num_parts]: the walk, and the parts."""
     request = tl.program_id(0) // NUM_KV_HEADS
     head = tl.program_id(0) % NUM_KV_HEADS
     row = tl.load(query_start_loc + request)
-    query_len = tl.load(query_start_loc + request + 1) - row
-    seq_len = tl.load(seq_lens + request)
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
-    if query_len != 1:
+    if tl.load(query_start_loc + request + 1) - row != 1:
         return
     row = row.to(tl.int64)
+    seq_len = tl.load(seq_lens + request)
     own_progress = progress + tl.program_id(0)
     if tl.program_id(1) == 0:
         _walk(
@@ -564,16 +555,12 @@ def _attend(
 def _combine(
     out, out_stride, query_start_loc, part_output, part_sums, num_parts,
     NUM_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_PARTS: tl.constexpr,
-    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Grid [num_requests, num_heads]."""
     request = tl.program_id(0)
     head = tl.program_id(1)
     row = tl.load(query_start_loc + request)
-    query_len = tl.load(query_start_loc + request + 1) - row
-    if DEPENDENT:
-        gdc_wait()
-    if query_len != 1:
+    if tl.load(query_start_loc + request + 1) - row != 1:
         return
     column = tl.arange(0, HEAD_DIM)
     first_part = (request.to(tl.int64) * NUM_HEADS + head) * (num_parts + 1)
@@ -649,7 +636,6 @@ def append(step: Step) -> torch.Tensor:
         PAGE_SIZE=page_size, CHUNK_SIZE=batch.chunk_size, HEAD_DIM=head_dim,
         BLOCK_K=block_k, PAGES_PER_GROUP=PAGES_PER_GROUP,
         HAS_TRANSPORT=step.w is not None, HAS_GATE=step.log_fgate is not None,
-        DEPENDENT=step.has_dependent_launch,
         num_warps=4 if head_dim <= 64 else 8, num_stages=1,
     )  # fmt: skip
     return progress
@@ -710,11 +696,10 @@ def attend(
         HAS_TRANSPORT=has_transport, HAS_GATE=has_gate,
         SKIP=skip_pages and has_gate, COUNT=visits is not None,
         TRANSPORT=TRITON_DTYPE[TRANSPORT_TORCH_DTYPE[step.q.dtype]],
-        DEPENDENT=step.has_dependent_launch, **step.early_start,
         num_warps=tiles.num_warps, num_stages=tiles.num_stages,
     )  # fmt: skip
     _combine[num_requests, num_heads](
         out, out.stride(0), batch.query_start_loc, part_output, part_sums, num_parts,
         NUM_HEADS=num_heads, HEAD_DIM=head_dim,
-        BLOCK_PARTS=32, DEPENDENT=step.has_dependent_launch, **step.early_start, num_warps=4,
+        BLOCK_PARTS=32, num_warps=4,
     )  # fmt: skip

@@ -10,27 +10,19 @@ import torch
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """A GPU.
-
-    Attributes:
-        num_processors: multiprocessors.
-        shared_bytes: shared memory that one block can have.
-        has_dependent_launch: whether a kernel can start before the one in front of it has ended.
-    """
+    """A GPU's number of multiprocessors and the shared memory that one block can have, in bytes."""
 
     num_processors: int
     shared_bytes: int
-    has_dependent_launch: bool
 
 
 @cache
 def device_facts(device: torch.device) -> DeviceFacts:
     """Facts of `device`; a CPU, where Triton's interpreter runs, counts as one small processor."""
     if device.type == "cpu":
-        return DeviceFacts(num_processors=1, shared_bytes=100_000, has_dependent_launch=False)
+        return DeviceFacts(num_processors=1, shared_bytes=100_000)
     properties = torch.cuda.get_device_properties(device)
     return DeviceFacts(
         num_processors=properties.multi_processor_count,
         shared_bytes=properties.shared_memory_per_block_optin,  # type: ignore[attr-defined]
-        has_dependent_launch=properties.major >= 9,
     )
