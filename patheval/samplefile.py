@@ -15,9 +15,11 @@ The end of a prompt, where the question is, always stays in place.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,9 @@ _REFERENCE = re.compile(
     r"\[(?P<start>\d+):(?P<stop>\d+)\], SHA-256 (?P<digest>[0-9a-f]{64})\u27e7"
 )
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
-_FILE_NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-[\d.]+)\.jsonl")
+_FILE_NAME = re.compile(
+    r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-[\d.]+)\.jsonl(\.gz)?"
+)
 
 Rebuild = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -137,13 +141,14 @@ def rebuilt_text(sample: Mapping[str, Any], name: str, rebuild: Rebuild) -> str:
 
 
 def read_samples(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the lines of a samples file.
+    """Yields the lines of a samples file, gzipped if its name ends so.
 
     Raises:
         ResultsError: The file cannot be read, or a line is damaged.
     """
     try:
-        with path.open(encoding="utf-8") as file:
+        opener = gzip.open if path.suffix == ".gz" else open
+        with opener(path, "rt", encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 try:
                     sample = json.loads(line)
@@ -158,8 +163,20 @@ def read_samples(path: Path) -> Iterator[dict[str, Any]]:
                         "that lm_eval --log_samples wrote"
                     )
                 yield sample
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ResultsError(f"{path} cannot be read ({error}); pass a samples file") from error
+
+
+def find_samples(results: Path, task: str) -> Path | None:
+    """The samples of a task beside the results file of its run, gzipped or not, if there are any.
+
+    Args:
+        results: Whose name ends in the run's date.
+        task: Name of the task.
+    """
+    plain = results.with_name(f"samples_{task}_{results.stem.rpartition('_')[2]}.jsonl")
+    both = plain, plain.with_name(f"{plain.name}.gz")
+    return next((path for path in both if path.is_file()), None)
 
 
 def task_of(path: Path) -> str | None:

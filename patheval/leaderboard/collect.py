@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from patheval.errors import ResultsError
+from patheval.samplefile import find_samples
 
 from . import catalogue, uncertainty
 from .samples import Scores, TaskSamples, read_samples, scores
@@ -253,9 +254,8 @@ class _ResultsFile:
         return row, own is not None
 
     def _samples(self, task: str, n: int | None) -> TaskSamples | None:
-        stamp = _RESULTS_NAME.search(self.path.name)
-        path = self.path.parent / f"samples_{task}_{stamp.group(1) if stamp else ''}.jsonl"
-        if not path.is_file():
+        path = find_samples(self.path, task)
+        if path is None:
             return None
         name = f"{self.name.rpartition('/')[0]}/{path.name}".lstrip("/")
         try:

@@ -1,7 +1,7 @@
-"""Results small enough to commit: samples files without prompts, which pair models all the same."""
+"""Results small enough to commit: samples without prompts, which pair models all the same."""
 
+import gzip
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ _ANSWER_CHARACTERS = 200
 
 
 def trim_results(source: Path, target: Path) -> tuple[int, int]:
-    """Copies results files, and of each samples file what a board needs of it.
+    """Copies results files, and of each samples file what a board needs of it, gzipped.
 
     Kept of a sample: its hashes, scores, lengths and the start of the answer. Left out: the prompt,
-    the document's text and the raw responses, which the hashes still identify.
+    the document's text and the raw responses, which the hashes still identify; and of a results
+    file what it tells of the machine beside software and GPU.
 
     Args:
         source: Folder that lm-eval wrote to.
@@ -32,7 +33,7 @@ def trim_results(source: Path, target: Path) -> tuple[int, int]:
     if target.resolve().is_relative_to(source.resolve()):
         raise ResultsError(f"{target} lies in {source}; name a folder outside it")
     results = sorted(source.rglob("*results_*.json"))
-    samples = sorted(path for path in source.rglob("samples_*.jsonl") if task_of(path))
+    samples = sorted(path for path in source.rglob("samples_*.jsonl*") if task_of(path))
     if not results:
         raise ResultsError(f"no results file lies in {source}; name a folder that lm-eval wrote to")
     after = 0
@@ -40,15 +41,32 @@ def trim_results(source: Path, target: Path) -> tuple[int, int]:
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".json":
-            shutil.copyfile(path, copy)
+            copy.write_text(_trimmed_results(path), encoding="utf-8")
         else:
-            with copy.open("w", encoding="utf-8") as file:
-                for record in read_samples(path):
-                    own = _trimmed(record)
-                    text = json.dumps(own, ensure_ascii=False, separators=(",", ":"))
-                    file.write(f"{text}\n")
+            lines = [
+                json.dumps(_trimmed(record), ensure_ascii=False, separators=(",", ":")) + "\n"
+                for record in read_samples(path)
+            ]
+            copy = copy.with_name(f"{copy.name.removesuffix('.gz')}.gz")
+            copy.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
         after += copy.stat().st_size
     return sum(path.stat().st_size for path in [*results, *samples]), after
+
+
+def _trimmed_results(path: Path) -> str:
+    """The text of a results file without descriptions of the processor and paths of task files."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        data = json.loads(text)
+        system, processor, rest = data["pretty_env_info"].partition("\nCPU:\n")
+        libraries = rest.partition("\nVersions of relevant libraries:\n")
+        for config in data["configs"].values():
+            (config.get("metadata") or {}).pop("config_source", None)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return text
+    if processor:
+        data["pretty_env_info"] = system + "".join(libraries[1:])
+    return json.dumps(data, indent=2, ensure_ascii=False)
 
 
 def _trimmed(record: Mapping[str, Any]) -> dict[str, Any]:

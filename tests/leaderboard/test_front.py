@@ -1,5 +1,6 @@
 """leaderboards/: built from committed results, and known to be stale when it is."""
 
+import gzip
 import json
 import os
 import re
@@ -205,7 +206,32 @@ def test_trimmed_results_give_the_same_board(tmp_path):
         assert trimmed.cells[key].estimate == cell.estimate
         assert trimmed.cells[key].difference == cell.difference
     assert page_data(trimmed)["heat"] == page_data(whole)["heat"]
-    assert "prompt 0 of seed" not in next(small.rglob("samples_*")).read_text()
+    kept = next(small.rglob("samples_*"))
+    assert "prompt 0 of seed" not in gzip.decompress(kept.read_bytes()).decode()
+    again = tmp_path / "again"
+    trim_results(small, again)
+    assert (again / kept.relative_to(small)).read_bytes() == kept.read_bytes()
+
+
+def test_trimmed_results_tell_nothing_of_the_machine(tmp_path):
+    runs, small = four_models(tmp_path / "runs"), tmp_path / "small"
+    path = next(runs.rglob("results_*.json"))
+    data = json.loads(path.read_text())
+    data["pretty_env_info"] = (
+        "PyTorch version: 2.11.0\nGPU 0: NVIDIA H200\n\nCPU:\nFlags: fpu\n\n"
+        "Versions of relevant libraries:\n[pip3] numpy==2.5.2"
+    )
+    for config in data["configs"].values():
+        config.setdefault("metadata", {})["config_source"] = "/home/me/task.yaml"
+    path.write_text(json.dumps(data))
+    trim_results(runs, small)
+    trimmed = json.loads((small / path.relative_to(runs)).read_text())
+    assert trimmed.pop("pretty_env_info") == (
+        "PyTorch version: 2.11.0\nGPU 0: NVIDIA H200\n"
+        "\nVersions of relevant libraries:\n[pip3] numpy==2.5.2"
+    )
+    assert all("config_source" not in own["metadata"] for own in trimmed["configs"].values())
+    assert trimmed["results"] == data["results"]
 
 
 def test_trim_refuses_its_own_source_and_empty_folders(tmp_path):

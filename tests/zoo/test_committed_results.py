@@ -20,7 +20,7 @@ from patheval.leaderboard import states
 from patheval.leaderboard.states import StateRow
 from patheval.model_adapters.path_vllm import PathLM
 from patheval.reference_model import ReferenceModel
-from patheval.samplefile import read_samples
+from patheval.samplefile import find_samples, read_samples
 from patheval.tokenization import load_tokenizer
 from patheval.zoo import CHECKPOINTS, resolve
 from patheval.zoo.recipes import LONG_CONTEXT
@@ -48,8 +48,10 @@ def committed_samples(model: str, task: str) -> tuple[dict[str, Any], list[dict[
         if task in results["results"] and results["config"]["sweep"]["name"] == model:
             found.append((path.stem.removeprefix("results_"), path, results))
     assert found, f"no results of zoo:{model} on {task} are committed under {RESULTS}"
-    date, path, results = max(found, key=lambda item: item[0])
-    samples = list(read_samples(path.with_name(f"samples_{task}_{date}.jsonl")))
+    _, path, results = max(found, key=lambda item: item[0])
+    own = find_samples(path, task)
+    assert own is not None, f"the samples of {task} beside {path} are not committed"
+    samples = list(read_samples(own))
     return results, sorted(samples, key=lambda sample: sample["doc_id"])
 
 
