@@ -21,6 +21,7 @@ from .write import ROWS, write_board
 
 RESULTS, PERFORMANCE, ZOO, PAPER = "results", "performance", "zoo", "paper"
 README = "README.md"
+_FORMATS = ("svg",)  # What the page shows.
 _IMAGE = re.compile(r"!\[[^\]]*\]\(([^)]+)\)")
 
 
@@ -57,10 +58,12 @@ def write_front(folder: Path, *, plots: bool = True) -> list[Path]:
     text = _front_page_of(folder, zoo)
     for name, board in ((ZOO, zoo), (PAPER, paper.paper_board())):
         if board is not None:
-            written += write_board(board, folder / name, plots=plots and name == ZOO)
+            written += write_board(
+                board, folder / name, plots=plots and name == ZOO, formats=_FORMATS
+            )
     if plots:
         series = speed_plots.length_series(speed.read_speeds(folder / PERFORMANCE))
-        written += speed_plots.write_speed_plots(series, folder / PERFORMANCE)
+        written += speed_plots.write_speed_plots(series, folder / PERFORMANCE, _FORMATS)
     (folder / README).write_text(text, encoding="utf-8")
     return [*written, folder / README]
 

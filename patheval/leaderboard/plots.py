@@ -15,6 +15,9 @@ from .table import Column
 from .tables import main_columns
 
 COLORS = ("#2f7fd0", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6bbd", "#7f7f7f")
+FORMATS = ("svg", "png")
+"""Endings of the files that a plot is written to."""
+
 OPTIONS: Any = {
     "svg.hashsalt": "patheval",
     "font.size": 9,
@@ -29,12 +32,13 @@ _MOST_MODELS = 16
 _MOST_HEAT_MAPS = 8
 
 
-def write_plots(board: Board, folder: Path) -> None:
+def write_plots(board: Board, folder: Path, formats: Sequence[str] = FORMATS) -> None:
     """Writes plots of scores by length, perplexity by position, and scores by depth.
 
     Args:
         board: The board.
         folder: An existing folder.
+        formats: Of `FORMATS`.
     """
     import matplotlib
 
@@ -42,11 +46,11 @@ def write_plots(board: Board, folder: Path) -> None:
         names = sweep_files(board)
         for group, sweeps in _sweeps(board).items():
             panels = [_sweep_panel(board, columns) for columns in sweeps]
-            save(_draw_panels(board, panels), folder / names[group])
+            save(_draw_panels(board, panels), folder / names[group], formats)
         if by_position := [_position_panel(board, plot) for plot in positions(board)]:
-            save(_draw_panels(board, by_position), folder / POSITION_FILE)
+            save(_draw_panels(board, by_position), folder / POSITION_FILE, formats)
         for heat_map in heat_maps(board):
-            save(_draw_heat_maps(board, heat_map), folder / heat_file(heat_map))
+            save(_draw_heat_maps(board, heat_map), folder / heat_file(heat_map), formats)
 
 
 def sweep_files(board: Board) -> dict[str, str]:
@@ -223,21 +227,23 @@ def _draw_heat_maps(board: Board, heat_map: dict[str, Any]) -> Any:
     return figure
 
 
-def save(figure: Any, path: Path) -> list[Path]:
+def save(figure: Any, path: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Writes a figure on a white ground, which reads in light and dark surroundings.
 
     Args:
         figure: The figure.
         path: The files' path, without an ending.
+        formats: Of `FORMATS`.
 
     Returns:
-        The SVG and the PNG file.
+        The files.
     """
-    svg, png = (path.with_name(f"{path.name}.{ending}") for ending in ("svg", "png"))
-    figure.savefig(svg, metadata={"Date": None})
-    figure.set_layout_engine("none")  # It is laid out now, and need not be again.
-    figure.savefig(png, dpi=130, metadata={"Software": None})
-    return [svg, png]
+    files = [path.with_name(f"{path.name}.{ending}") for ending in formats]
+    for file in files:
+        stamp = "Date" if file.suffix == ".svg" else "Software"
+        figure.savefig(file, dpi=130, metadata={stamp: None})
+        figure.set_layout_engine("none")  # It is laid out now, and need not be again.
+    return files
 
 
 def _file_name(text: str) -> str:

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from . import catalogue
-from .plots import COLORS, OPTIONS, save
+from .plots import COLORS, FORMATS, OPTIONS, save
 from .speed import Speeds, Timing, attention
 
 _FEWEST_LENGTHS = 3
@@ -112,12 +112,15 @@ def _points(by_length: Mapping[int, Sequence[float]]) -> Points:
     return [(length, median(values)) for length, values in sorted(by_length.items())]
 
 
-def write_speed_plots(series: Sequence[LengthSeries], folder: Path) -> list[Path]:
+def write_speed_plots(
+    series: Sequence[LengthSeries], folder: Path, formats: Sequence[str] = FORMATS
+) -> list[Path]:
     """Draws each series.
 
     Args:
         series: The series.
         folder: An existing folder.
+        formats: Of `plots.FORMATS`.
 
     Returns:
         The files written.
@@ -127,7 +130,7 @@ def write_speed_plots(series: Sequence[LengthSeries], folder: Path) -> list[Path
     written = []
     with matplotlib.rc_context(OPTIONS):
         for own in series:
-            written += save(_draw(own), folder / own.file_name)
+            written += save(_draw(own), folder / own.file_name, formats)
     return written
 
 

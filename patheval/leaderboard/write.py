@@ -1,25 +1,29 @@
 """A board's folder: every file that `patheval leaderboard build` writes."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from . import schema, scorefile, tables
 from .board import Board
 from .page import write_page
-from .plots import write_plots
+from .plots import FORMATS, write_plots
 
 ROWS = "rows.jsonl"
 SUMMARY = "board.json"
 
 
-def write_board(board: Board, folder: Path, *, plots: bool = True) -> list[Path]:
+def write_board(
+    board: Board, folder: Path, *, plots: bool = True, formats: Sequence[str] = FORMATS
+) -> list[Path]:
     """Writes a board in place of an earlier one, whose tables and plots go.
 
     Args:
         board: The board.
         folder: Made if it does not exist.
-        plots: Also write plots as SVG and PNG files, which takes longest.
+        plots: Also write plots, which takes longest.
+        formats: Their formats, of `plots.FORMATS`.
 
     Returns:
         The files written.
@@ -40,7 +44,7 @@ def write_board(board: Board, folder: Path, *, plots: bool = True) -> list[Path]
     tables.write_latex_tables(board, table_folder)
     if plots:
         plot_folder.mkdir(exist_ok=True)
-        write_plots(board, plot_folder)
+        write_plots(board, plot_folder, formats)
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
