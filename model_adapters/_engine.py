@@ -1,9 +1,14 @@
-"""One vLLM engine: jobs in, answers out as they finish."""
+"""One vLLM engine: jobs in, answers out as they finish.
+
+A scored request goes to the engine core as it is and its scores are taken as they come: what vLLM's
+front end does for a prompt of text and a generation is most of its work for a few tokens.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +16,7 @@ import numpy as np
 
 from patheval.errors import RequestError
 
-from ._jobs import Answer, Answers, AnswerStream, GenerationJob, Job, Scores, ScoringJob, Text
+from ._jobs import Answers, AnswerStream, Job, Scores, ScoringJob, Text
 
 # Sequences that wait behind those in the running batch, so that it is always full.
 _QUEUE_PER_SEQUENCE = 1
@@ -39,6 +44,8 @@ class Engine:
         self._scoring = scoring
         self._llm = vllm.LLM(**arguments, worker_extension_cls=scoring.EXTENSION)
         self._engine = self._llm.llm_engine
+        self._core = _Core(self._engine.engine_core)
+        self._engine.engine_core = self._core
         self._runner = self._llm.collective_rpc("patheval_install_scoring")[0]
         config = self._engine.vllm_config
         self.max_requests = config.scheduler_config.max_num_seqs * (1 + _QUEUE_PER_SEQUENCE)
@@ -46,6 +53,7 @@ class Engine:
         # What waits is a list of Python integers for each prompt: no more than fills the cache
         # twice.
         self._max_tokens = 2 * cache.num_gpu_blocks * cache.block_size
+        self._vocab_size = config.model_config.get_vocab_size()
         self._reads_cache = bool(cache.enable_prefix_caching)
         self._block_size = int(cache.block_size)
         self._open: dict[int, tuple[Job, bool]] = {}
@@ -86,15 +94,28 @@ class Engine:
         """Runs one step of the engine and returns the answers that it completed."""
         answers: Answers = []
         for output in self._engine.step():
-            number = self._numbers.pop(output.request_id)
-            job, reads_cache = self._open.pop(number)
-            answer = self._read(job, output)
-            if isinstance(answer, Scores) and reads_cache and np.isnan(answer.logprobs).any():
+            number, job, _ = self._close(output.request_id)
+            completion = output.outputs[0]
+            answers.append(
+                (
+                    number,
+                    Text(
+                        completion.text,
+                        len(completion.token_ids),
+                        is_nan=math.isnan(completion.cumulative_logprob),
+                    ),
+                )
+            )
+            self._num_tokens -= len(job.prompt)
+        for request_id, prompt_logprobs in self._core.take_scored():
+            number, job, reads_cache = self._close(request_id)
+            scores = Scores(*self._scoring.read_scores(prompt_logprobs, len(job.rows)))
+            if reads_cache and np.isnan(scores.logprobs).any():
                 # A row lay in a block that was computed for an earlier prompt.
                 self._add(number, job, False)
                 continue
             self._num_tokens -= len(job.prompt)
-            answers.append((number, answer))
+            answers.append((number, scores))
         return answers
 
     def run(self, jobs: Sequence[Job], units: Sequence[Sequence[int]]) -> AnswerStream:
@@ -114,6 +135,7 @@ class Engine:
     def abort(self) -> None:
         """Drops all open requests."""
         self._engine.abort_request(list(self._numbers))
+        self._core.abort_scored()
         self._numbers.clear()
         self._open.clear()
         self._num_tokens = 0
@@ -156,30 +178,88 @@ class Engine:
         from vllm.exceptions import VLLMClientError
         from vllm.inputs import tokens_input
 
+        request_id = f"{number}-{next(self._serial)}"
         if isinstance(job, ScoringJob):
+            if job.prompt.max() >= self._vocab_size:
+                raise RequestError(
+                    f"a prompt has token {job.prompt.max()}, but the model has {self._vocab_size}; "
+                    "pass the tokenizer that it was trained with"
+                )
             params = self._scoring.scored_params(
                 job.rows, job.targets, read_prefix_cache=reads_cache
             )
+            self._core.add_scored(request_id, job.prompt.tolist(), params)
         else:
-            params = job.settings
-        request_id = f"{number}-{next(self._serial)}"
-        prompt = tokens_input(job.prompt.tolist())
-        try:
-            self._engine.add_request(request_id, prompt, params)
-        except (ValueError, VLLMClientError) as error:
-            raise RequestError(
-                f"vLLM refuses a prompt of {len(job.prompt)} tokens ({error}); lower max_length or "
-                "give the KV cache more memory (gpu_memory_utilization)"
-            ) from error
+            try:
+                self._engine.add_request(
+                    request_id, tokens_input(job.prompt.tolist()), job.settings
+                )
+            except (ValueError, VLLMClientError) as error:
+                raise RequestError(
+                    f"vLLM refuses a prompt of {len(job.prompt)} tokens ({error}); lower "
+                    "max_length or give the KV cache more memory (gpu_memory_utilization)"
+                ) from error
         self._numbers[request_id] = number
         self._open[number] = (job, reads_cache)
 
-    def _read(self, job: Job, output: Any) -> Answer:
-        if isinstance(job, GenerationJob):
-            completion = output.outputs[0]
-            return Text(
-                completion.text,
-                len(completion.token_ids),
-                is_nan=math.isnan(completion.cumulative_logprob),
+    def _close(self, request_id: str) -> tuple[int, Any, bool]:
+        """Take a finished request out of the open ones: its number, job, and use of the cache."""
+        number = self._numbers.pop(request_id)
+        return number, *self._open.pop(number)
+
+
+class _Core:
+    """vLLM's client of the engine core, with requests of ours that its front end never sees.
+
+    The front end passes over outputs of requests that it does not know.
+
+    Args:
+        client: The client (`vllm.v1.engine.core_client`).
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._open: set[str] = set()
+        self._scored: list[tuple[str, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def add_scored(self, request_id: str, prompt: list[int], params: Any) -> None:
+        """Adds a request whose prompt log-probabilities are wanted."""
+        from vllm.v1.engine import EngineCoreRequest
+
+        self._open.add(request_id)
+        self._client.add_request(
+            EngineCoreRequest(
+                request_id=request_id,
+                prompt_token_ids=prompt,
+                mm_features=None,
+                sampling_params=params,
+                pooling_params=None,
+                arrival_time=time.time(),
+                lora_request=None,
+                cache_salt=None,
+                data_parallel_rank=None,
             )
-        return Scores(*self._scoring.read_scores(output, len(job.rows)))
+        )
+
+    def get_output(self) -> Any:
+        """What the engine core has put out, for vLLM's front end; keeps what is ours."""
+        outputs = self._client.get_output()
+        for output in outputs.outputs:
+            if output.request_id in self._open:
+                self._open.remove(output.request_id)
+                self._scored.append((output.request_id, output.new_prompt_logprobs_tensors))
+        return outputs
+
+    def take_scored(self) -> list[tuple[str, Any]]:
+        """Requests that have finished since the last call, with their prompt log-probabilities."""
+        scored, self._scored = self._scored, []
+        return scored
+
+    def abort_scored(self) -> None:
+        """Drops all requests."""
+        self._client.abort_requests(list(self._open))
+        self._open.clear()
+        self._scored.clear()

@@ -12,6 +12,7 @@ values as were asked for in vLLM's own format.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from vllm import RequestOutput, SamplingParams
+from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.outputs import LogprobsTensors
 
@@ -34,12 +35,20 @@ _KEY = "patheval_scoring"
 _MAX_BLOCK_ROWS = 512
 
 
-class OwnParams(SamplingParams):
-    """Settings that no other request has: vLLM's copy of all their parts is a third of its work."""
-
-    def clone(self) -> OwnParams:
-        """Returns itself."""
-        return self
+# vLLM checks settings when they are made, so that they are made once and copied.
+_PARAMS = {
+    read_prefix_cache: SamplingParams(
+        temperature=0,
+        max_tokens=1,
+        ignore_eos=True,
+        detokenize=False,
+        prompt_logprobs=0,
+        flat_logprobs=True,
+        skip_reading_prefix_cache=not read_prefix_cache,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+    for read_prefix_cache in (False, True)
+}
 
 
 def scored_params(
@@ -56,39 +65,32 @@ def scored_params(
         read_prefix_cache: Take what it can from the prefix cache. Rows that lie in cached blocks
             come back as NaN.
     """
-    return OwnParams(
-        temperature=0,
-        max_tokens=1,
-        ignore_eos=True,
-        detokenize=False,
-        prompt_logprobs=0,
-        flat_logprobs=True,
-        skip_reading_prefix_cache=not read_prefix_cache,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-        extra_args={_KEY: [rows.astype(np.int32).tobytes(), targets.astype(np.int32).tobytes()]},
-    )
+    params = copy.copy(_PARAMS[read_prefix_cache])
+    params.extra_args = {
+        _KEY: [rows.astype(np.int32).tobytes(), targets.astype(np.int32).tobytes()]
+    }
+    return params
 
 
 def read_scores(
-    output: RequestOutput, num_rows: int
+    prompt_logprobs: LogprobsTensors | None, num_rows: int
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Scores of a finished request.
 
     Args:
-        output: The request's output.
+        prompt_logprobs: What the engine core handed out with the request's last token.
         num_rows: n, the rows that were asked for.
 
     Returns:
         [n] natural-log probabilities, NaN where a row was not computed, and [n] whether no token
         was more probable; in the order of the rows.
     """
-    scores = output.prompt_logprobs
-    if len(scores.logprobs) != num_rows:
+    if prompt_logprobs is None or len(prompt_logprobs.logprobs) != num_rows:
         # A runner that lost the rows of a preempted request hands none back.
         return np.full(num_rows, math.nan), np.zeros(num_rows, dtype=np.bool_)
     return (
-        np.array(scores.logprobs, dtype=np.float64),
-        np.array(scores.ranks, dtype=np.int64) == 1,
+        np.asarray(prompt_logprobs.logprobs[:, 0], dtype=np.float64),
+        np.asarray(prompt_logprobs.selected_token_ranks) == 1,
     )
 
 

@@ -130,16 +130,14 @@ def test_other_requests_are_left_to_vllm() -> None:
     assert scorer.score(torch.zeros(3, HIDDEN), [Span("a", 0, 0, 3, 3)]) == {}
 
 
-def test_scores_are_read_from_vllm_s_own_format() -> None:
-    from vllm.logprobs import append_logprobs_for_next_position, create_prompt_logprobs
-
-    flat = create_prompt_logprobs(True)
-    for token, logprob, rank in [(5, -1.5, 1), (6, -2.5, 2)]:
-        append_logprobs_for_next_position(flat, [token], [logprob], [None], rank, 0)
-    output: Any = SimpleNamespace(prompt_logprobs=flat)
-    logprobs, is_greedy = read_scores(output, 2)
+def test_scores_are_read_as_the_engine_core_hands_them_out() -> None:
+    tensors = LogprobsTensors(
+        torch.tensor([[5], [6]]), torch.tensor([[-1.5], [-2.5]]), torch.tensor([1, 2])
+    )
+    logprobs, is_greedy = read_scores(tensors, 2)
     assert (logprobs.tolist(), is_greedy.tolist()) == ([-1.5, -2.5], [True, False])
-    assert np.isnan(read_scores(output, 3)[0]).all()
+    for lost in (tensors, None):
+        assert np.isnan(read_scores(lost, 3)[0]).all()
 
 
 class OriginalV2:
@@ -238,7 +236,8 @@ def test_settings_reach_an_engine_in_another_process() -> None:
     from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
     params = scored_params(np.array([2, 0]), np.array([70000, 1]), read_prefix_cache=True)
-    assert params.clone() is params
+    other = scored_params(np.array([1]), np.array([7]), read_prefix_cache=True)
+    assert other.extra_args != params.extra_args
     assert pickle.loads(pickle.dumps(params)) == params  # as to tensor-parallel workers
     request = EngineCoreRequest(
         request_id="a",

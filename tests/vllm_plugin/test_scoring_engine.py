@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from request_outputs import prompt_logprobs_of
 
 from patheval.vllm_plugin.scoring import EXTENSION, read_scores, scored_params
 
@@ -39,7 +40,10 @@ def score(
         for prompt, own in zip(prompts, rows, strict=True)
     ]
     outputs = engine._run(prompts, params)
-    return [read_scores(output, len(own)) for output, own in zip(outputs, rows, strict=True)]
+    return [
+        read_scores(prompt_logprobs_of(output), len(own))
+        for output, own in zip(outputs, rows, strict=True)
+    ]
 
 
 def test_scores_equal_the_fp64_truth(engine: Any, golden: Callable[[str], Any]) -> None:
@@ -66,7 +70,7 @@ def test_the_last_row_is_what_the_sampler_sees(
         params = scored_params(
             np.array([length - 1]), np.array(greedy.tokens), read_prefix_cache=True
         )
-        logprobs, is_greedy = read_scores(engine._run([prompt], params)[0], 1)
+        logprobs, is_greedy = read_scores(prompt_logprobs_of(engine._run([prompt], params)[0]), 1)
         assert is_greedy.all()
         torch.testing.assert_close(torch.from_numpy(logprobs), greedy.logprobs, rtol=0, atol=1e-4)
 
@@ -108,7 +112,9 @@ def test_generation_in_the_same_batch_is_not_disturbed(
     old_way = SamplingParams(temperature=0, max_tokens=1, detokenize=False, prompt_logprobs=0)
     scored = scored_params(np.arange(39), np.array(prompts[0][1:]), read_prefix_cache=False)
     outputs = engine._run([prompts[0], prompts[1], prompts[2]], [scored, plain, old_way])
-    np.testing.assert_allclose(read_scores(outputs[0], 39)[0], expected[0], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(
+        read_scores(prompt_logprobs_of(outputs[0]), 39)[0], expected[0], rtol=0, atol=1e-4
+    )
     assert list(outputs[1].outputs[0].token_ids) == alone.tokens
     (own,) = score(engine, [prompts[2]], [range(129)])
     theirs = [
@@ -134,7 +140,9 @@ def test_preempted_generations_beside_scored_prompts(
     outputs = engine._run([*prompts, scored, scored], [*params, own, own])
     assert preemptions
     for output in outputs[-2:]:
-        np.testing.assert_allclose(read_scores(output, 519)[0], expected[0], rtol=0, atol=1e-4)
+        np.testing.assert_allclose(
+            read_scores(prompt_logprobs_of(output), 519)[0], expected[0], rtol=0, atol=1e-4
+        )
 
 
 @pytest.fixture

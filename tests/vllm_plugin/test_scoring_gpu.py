@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from request_outputs import prompt_logprobs_of
 
 from patheval.vllm_plugin.scoring import EXTENSION, read_scores, scored_params
 
@@ -37,7 +38,7 @@ def test_values_are_those_of_vllm_s_own_prompt_logprobs(
         prompt = make_prompt(length, seed=length)
         (wanted,) = engine.next_logprobs([prompt])
         params = scored_params(np.arange(length - 1), np.array(prompt[1:]), read_prefix_cache=False)
-        logprobs, _ = read_scores(engine._run([prompt], params)[0], length - 1)
+        logprobs, _ = read_scores(prompt_logprobs_of(engine._run([prompt], params)[0]), length - 1)
         torch.testing.assert_close(torch.from_numpy(logprobs), wanted, rtol=0, atol=1e-2)
 
 
@@ -56,7 +57,9 @@ def test_choices_that_share_their_context_equal_each_alone(
             )
             for own in prompts
         ]
-        return np.stack([read_scores(out, 5)[0] for out in engine._run(prompts, params)])
+        return np.stack(
+            [read_scores(prompt_logprobs_of(out), 5)[0] for out in engine._run(prompts, params)]
+        )
 
     alone = np.concatenate([score([own], read_prefix_cache=False) for own in choices])
     engine.llm.reset_prefix_cache()
