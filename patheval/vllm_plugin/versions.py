@@ -1,8 +1,8 @@
 """What differs between the vLLM versions that the plugin supports: so far only their range.
 
 The interfaces in use (AttentionLayerBase.bind_kv_cache, FullAttentionSpec without a value part,
-MODELS_CONFIG_MAP, CommonAttentionMetadata.query_start_loc_cpu and seq_lens) are the same in 0.32
-and 0.33.
+MODELS_CONFIG_MAP, CommonAttentionMetadata.query_start_loc_cpu and seq_lens; for the adapter
+EngineCoreRequest, EngineCoreOutput and the engine core's client) are the same in 0.32 and 0.33.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Prefill: requests with more than one new token.
 
-Four launches. `_prepare_chunks` gives each chunk its W, U, X and stores values; `_write_gates` and
-`_write_pages` bring the pages to their final state, keeping what the step still needs of the old
-one; `_write_group_products` follows, since it reads the products of other pages. Then
-`_attend` reads: its own page chunk by chunk from the workspace, earlier pages whole, as flash
-attention does, with one product of the queries at each page border.
+`_invert_chunks` and `_prepare_chunks` give each chunk its W, U, X and store values; `_write_gates`
+and `_write_pages` bring the pages to their final state, keeping what the step still needs of the
+old one; `_write_group_products` follows, since it reads the products of other pages. For long
+prefills without gates `_gather_groups` copies whole groups. Then `_attend` reads: its own page
+chunk by chunk from the workspace, earlier pages and groups whole, as flash attention does, with one
+product of the queries at each border.
 """
 
 from __future__ import annotations
