@@ -78,6 +78,8 @@ class PathLM(CheckpointLM):
         _cpu_environment.prepare()
         if _cpu_environment.is_cpu():
             engine_args.setdefault("enforce_eager", True)
+        # Before vLLM starts, which sets some that are never the same again.
+        self._variables = _numeric_variables()
         import vllm
 
         from patheval.vllm_plugin.versions import check_vllm_version
@@ -132,15 +134,9 @@ class PathLM(CheckpointLM):
         arguments = {
             name: value for name, value in self._engine_args.items() if name not in _CAPACITY
         }
-        variables = {
-            name: value
-            for name, value in sorted(os.environ.items())
-            if name in _NUMERIC_VARIABLES
-            or (name.startswith("VLLM_") and not name.startswith(_IDLE_VARIABLES))
-        }
         return super()._identity() | {
             "engine_args": arguments,
-            "variables": variables,
+            "variables": self._variables,
             "seed": self._seed,
         }
 
@@ -209,6 +205,16 @@ def _start(arguments: Mapping[str, Any], num_replicas: int) -> Executor:
     return Engine(arguments) if num_replicas == 1 else Replicas(arguments, num_replicas)
 
 
+def _numeric_variables() -> dict[str, str]:
+    """Environment variables that numbers may depend on."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name in _NUMERIC_VARIABLES
+        or (name.startswith("VLLM_") and not name.startswith(_IDLE_VARIABLES))
+    }
+
+
 def _engine_argument_names() -> set[str]:
     from vllm import LLM
     from vllm.engine.arg_utils import EngineArgs
@@ -247,10 +253,12 @@ _IDLE_VARIABLES = (
     "VLLM_CPU_KVCACHE_SPACE",
     "VLLM_CPU_OMP_THREADS_BIND",
     "VLLM_DEBUG",
+    "VLLM_DIST_IDENT",
     "VLLM_ENABLE_V1_MULTIPROCESSING",
     "VLLM_HOST_IP",
     "VLLM_LOGGING",
     "VLLM_NO_USAGE_STATS",
+    "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME",
     "VLLM_PLUGINS",
     "VLLM_PORT",
     "VLLM_WORKER_MULTIPROC_METHOD",

@@ -56,10 +56,10 @@ def build(folder: Path, store: Path | str, **arguments: Any) -> PathRefLM:
 class Run:
     """A run in a process of its own."""
 
-    def __init__(self, folder: Path, store: Path | str, log: Path) -> None:
+    def __init__(self, folder: Path, store: Path | str, log: Path, *, model: str = MODEL) -> None:
         self._results = log.with_suffix(".json")
         self._results.unlink(missing_ok=True)
-        arguments = (MODEL, str(folder), str(store), str(log), NUM_REQUESTS, str(self._results))
+        arguments = (model, str(folder), str(store), str(log), NUM_REQUESTS, str(self._results))
         self.process = PROCESSES.Process(target=resumed_run.main, args=arguments)
         self.process.start()
 
@@ -105,6 +105,17 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(
     # Now there is nothing left to do.
     before = num_answers(log)
     assert Run(folder, store, log).finish() == expected
+    assert num_answers(log) == before
+
+
+@pytest.mark.slow
+def test_what_vllm_answered_serves_the_next_process(folder: Path, tmp_path: Path) -> None:
+    """vLLM gives each process environment variables of its own, which must not tell them apart."""
+    log, store = tmp_path / "log", tmp_path / "store"
+    answers = Run(folder, store, log, model="path").finish()
+    before = num_answers(log)
+    assert before > 0
+    assert Run(folder, store, log, model="path").finish() == answers
     assert num_answers(log) == before
 
 
