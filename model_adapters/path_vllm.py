@@ -78,8 +78,7 @@ class PathLM(CheckpointLM):
         _cpu_environment.prepare()
         if _cpu_environment.is_cpu():
             engine_args.setdefault("enforce_eager", True)
-        # Before vLLM starts, which sets some that are never the same again.
-        self._variables = _numeric_variables()
+        environment = dict(os.environ)
         import vllm
 
         from patheval.vllm_plugin.versions import check_vllm_version
@@ -102,6 +101,7 @@ class PathLM(CheckpointLM):
         try:
             self._num_replicas = num_replicas
             self._engine: Executor = _start(arguments, num_replicas)
+            _SET_BY_VLLM.update(dict(os.environ.items() - environment.items()))
         except (TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise UnsupportedError(
@@ -136,7 +136,7 @@ class PathLM(CheckpointLM):
         }
         return super()._identity() | {
             "engine_args": arguments,
-            "variables": self._variables,
+            "variables": _numeric_variables(),
             "seed": self._seed,
         }
 
@@ -210,8 +210,11 @@ def _numeric_variables() -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if name in _NUMERIC_VARIABLES
-        or (name.startswith("VLLM_") and not name.startswith(_IDLE_VARIABLES))
+        if _SET_BY_VLLM.get(name) != value
+        and (
+            name in _NUMERIC_VARIABLES
+            or (name.startswith("VLLM_") and not name.startswith(_IDLE_VARIABLES))
+        )
     }
 
 
@@ -246,6 +249,8 @@ _CAPACITY = (
 )
 # Environment variables, vLLM's own aside, with which a GPU computes otherwise.
 _NUMERIC_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "TRITON_INTERPRET")
+# Those that vLLM has set in this process, which a later engine here, but no first one, would find.
+_SET_BY_VLLM: dict[str, str] = {}
 # Those of vLLM that do not change a number; one that is missing here costs no more than a new run.
 _IDLE_VARIABLES = (
     "VLLM_CACHE_ROOT",

@@ -1,6 +1,7 @@
 """`--model path` in a real engine against `--model path-ref`, and what it refuses before that."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -259,7 +260,10 @@ def test_answers_belong_to_the_engine_settings_that_change_numbers(
     monkeypatch.setenv("VLLM_FLOAT32_MATMUL_PRECISION", "medium")
     assert json.dumps(lm._identity()) != identity
     monkeypatch.undo()
-    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+    for name in ("VLLM_LOGGING_LEVEL", "VLLM_DIST_IDENT"):
+        monkeypatch.setenv(name, "DEBUG")
+    # vLLM's engine has set this one; the first engine of another process would not find it.
+    assert "VLLM_SSM_CONV_STATE_LAYOUT" in os.environ and "SSM_CONV" not in identity
     monkeypatch.setattr(lm, "_engine_args", lm._engine_args | {"max_num_seqs": 3})
     assert json.dumps(lm._identity()) == identity
     monkeypatch.setattr(lm, "_seed", 5)
