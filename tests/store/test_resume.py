@@ -73,6 +73,19 @@ def num_answers(log: Path) -> int:
     return log.stat().st_size if log.exists() else 0
 
 
+def assert_same(got: Any, expected: Any) -> None:
+    """To the last bit; but vLLM's sums depend, in their last bits, on what else is in a batch."""
+    if MODEL == "path-ref" or not isinstance(expected, float | list | dict):
+        assert got == expected
+    elif isinstance(expected, float):
+        assert got == pytest.approx(expected, rel=2**-23)
+    else:
+        assert len(got) == len(expected)
+        places = expected if isinstance(expected, dict) else range(len(expected))
+        for place in places:
+            assert_same(got[place], expected[place])
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, int]:
     """Results of a run without a store, and how many answers it took."""
@@ -99,12 +112,13 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(
         process.join()
         num_killed += process.exitcode == -signal.SIGKILL
     assert num_killed > NUM_KILLS // 2
-    assert Run(folder, store, log).finish() == expected
+    resumed = Run(folder, store, log).finish()
+    assert_same(resumed, expected)
     # A choice that was not finished needs the rows that its question's first prompt scores for it.
     assert total <= num_answers(log) <= total + NUM_KILLS * (NUM_IN_FLIGHT + 1)
     # Now there is nothing left to do.
     before = num_answers(log)
-    assert Run(folder, store, log).finish() == expected
+    assert Run(folder, store, log).finish() == resumed
     assert num_answers(log) == before
 
 
