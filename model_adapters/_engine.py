@@ -81,7 +81,7 @@ class Engine:
             job: The request.
 
         Raises:
-            RequestError: vLLM refuses it.
+            RequestError: A token is beyond the vocabulary, or vLLM refuses the request.
         """
         # Where next to nothing can be shared, a row in a cached block is all there is to gain.
         reads_cache = self._reads_cache and not (
@@ -180,9 +180,10 @@ class Engine:
 
         request_id = f"{number}-{next(self._serial)}"
         if isinstance(job, ScoringJob):
-            if job.prompt.max() >= self._vocab_size:
+            highest = max(job.prompt.max(), job.targets.max())
+            if highest >= self._vocab_size:
                 raise RequestError(
-                    f"a prompt has token {job.prompt.max()}, but the model has {self._vocab_size}; "
+                    f"a prompt has token {highest}, but the model has {self._vocab_size} tokens; "
                     "pass the tokenizer that it was trained with"
                 )
             params = self._scoring.scored_params(

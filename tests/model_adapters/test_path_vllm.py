@@ -247,6 +247,18 @@ def test_results_say_what_ran(pair: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("pair_of_tokens", [([10**6], [1]), ([1], [10**6])])
+def test_a_token_beyond_the_vocabulary_is_refused(
+    pair: Any, pair_of_tokens: tuple[list[int], list[int]]
+) -> None:
+    lm, _ = pair
+    with pytest.raises(RequestError, match="has token 1000000, but the model has"):
+        lm._loglikelihood_tokens([(None, *pair_of_tokens)])
+    ((logprob, _),) = lm._loglikelihood_tokens([(None, [1], [2])])
+    assert logprob < 0
+
+
+@pytest.mark.slow
 def test_answers_belong_to_the_engine_settings_that_change_numbers(
     pair: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
