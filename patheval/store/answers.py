@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,18 +22,17 @@ from patheval.store.identity import canonical_json, fingerprint
 SUFFIX = ".sqlite3"
 
 # SQLite notices damage to its own structure only, so each row has a digest of its content.
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS model (facts TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS checked_scores (
-    key BLOB PRIMARY KEY, logprobs BLOB NOT NULL, is_greedy BLOB NOT NULL, digest BLOB NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS checked_texts (
-    key BLOB PRIMARY KEY, text TEXT NOT NULL, num_tokens INTEGER NOT NULL, digest BLOB NOT NULL
-) WITHOUT ROWID;
-"""
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS model (facts TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS checked_scores (key BLOB PRIMARY KEY, logprobs BLOB NOT NULL, "
+    "is_greedy BLOB NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS checked_texts (key BLOB PRIMARY KEY, text TEXT NOT NULL, "
+    "num_tokens INTEGER NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID",
+)
 _DIGEST_BYTES = 8
 # Another run that writes to the same file holds it for milliseconds.
 _LOCK_TIMEOUT_S = 60.0
+_LOCK_RETRY_S = 0.01
 
 _logger = logging.getLogger(__name__)
 
@@ -86,10 +86,11 @@ class AnswerStore:
             self._connection = sqlite3.connect(
                 self.path, timeout=_LOCK_TIMEOUT_S, isolation_level=None
             )
-            mode = self._connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            mode = self._log_ahead()
             self._connection.execute("PRAGMA synchronous=NORMAL")
-            self._connection.executescript(_SCHEMA)
             with self._transaction():
+                for statement in _SCHEMA:
+                    self._connection.execute(statement)
                 row = self._connection.execute("SELECT facts FROM model").fetchone()
                 if row is None:
                     self._connection.execute("INSERT INTO model VALUES (?)", (own,))
@@ -158,6 +159,20 @@ class AnswerStore:
                 ((*row, _digest(row)) for row in rows),
             )
 
+    def _log_ahead(self) -> str:
+        """Has the file written ahead; returns its mode, "wal" unless its file system cannot."""
+        deadline = time.monotonic() + _LOCK_TIMEOUT_S
+        while True:
+            try:
+                # SQLite does not wait for a new file's mode when another run is setting it too.
+                mode = self._connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(_LOCK_RETRY_S)
+            else:
+                return str(mode)
+
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         self._connection.execute("BEGIN IMMEDIATE")
@@ -173,7 +188,7 @@ class AnswerStore:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            if getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY":
+            if _is_busy(error):
                 raise PrerequisiteError(
                     f"the store of answers {self.path} cannot be {action}: another process has "
                     f"held it for {_LOCK_TIMEOUT_S:.0f} s; end that process, or pass "
@@ -183,6 +198,10 @@ class AnswerStore:
                 f"the store of answers {self.path} cannot be {action} ({error}); delete it if it "
                 "is damaged, or pass resume=FOLDER on another disk, or resume=off, in --model_args"
             ) from error
+
+
+def _is_busy(error: Exception) -> bool:
+    return getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
 
 
 def _digest(row: Sequence[Any]) -> bytes:

@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +138,24 @@ def test_a_full_disk_is_an_error_and_keeps_what_was_stored(tmp_path: Path) -> No
     with pytest.raises(PrerequisiteError, match=r"full.*resume=FOLDER on another"):
         store.add_texts([(b"2", ("long " * 10**6, 1))])
     assert AnswerStore(tmp_path, FACTS).texts([b"1", b"2"]) == {b"1": ("text", 1)}
+
+
+def test_many_runs_may_start_a_store_at_once(tmp_path: Path) -> None:
+    num_runs, num_stores = 4, 100
+    barrier = threading.Barrier(num_runs)
+
+    def start(_: int) -> list[str]:
+        errors = []
+        for store in range(num_stores):
+            barrier.wait()
+            try:
+                AnswerStore(tmp_path, {**FACTS, "store": store}).close()
+            except PrerequisiteError as error:
+                errors.append(str(error))
+        return errors
+
+    with ThreadPoolExecutor(num_runs) as pool:
+        assert list(pool.map(start, range(num_runs))) == [[]] * num_runs
 
 
 def test_many_writers_at_once(tmp_path: Path) -> None:
