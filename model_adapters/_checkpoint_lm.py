@@ -34,6 +34,7 @@ from patheval.zoo import resolve
 
 from ._answering import Answering, Generation
 from ._arguments import choice, flag, integer
+from ._frozen_heap import frozen_heap
 from ._jobs import Tokens, tokens
 from ._lengths import DEFAULT_MAX_LENGTH, OVERLENGTH_CHOICES, FittedPrompts, fit_prompts
 
@@ -204,6 +205,7 @@ class CheckpointLM(Answering, TemplateLM):
             **self._chat_template_args,
         )
 
+    @frozen_heap()
     def loglikelihood(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
@@ -273,6 +275,7 @@ class CheckpointLM(Answering, TemplateLM):
         nlls = self.token_nlls(texts, disable_tqdm=disable_tqdm)
         return [-float(own.sum()) if len(own) else 0.0 for own in nlls]
 
+    @frozen_heap()
     def token_nlls(
         self, texts: Sequence[str], *, disable_tqdm: bool = False
     ) -> list[NDArray[np.float64]]:
@@ -309,6 +312,7 @@ class CheckpointLM(Answering, TemplateLM):
             -np.concatenate([np.zeros(0), *(next(scores).logprobs for _ in own)]) for own in windows
         ]
 
+    @frozen_heap()
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Generates until a stop string, EOS or the token budget.
 

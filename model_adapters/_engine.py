@@ -1,20 +1,15 @@
-"""One vLLM engine: jobs in, answers out as they finish.
-
-A scored request goes to the engine core as it is and its scores are taken as they come: what vLLM's
-front end does for a prompt of text and a generation is most of its work for a few tokens.
-"""
+"""One vLLM engine: jobs in, answers out as they finish."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from patheval.errors import RequestError
+from patheval.errors import RequestError, UnsupportedError
 
 from ._jobs import Answers, AnswerStream, Job, Scores, ScoringJob, Text
 
@@ -39,13 +34,14 @@ class Engine:
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         import vllm
 
-        from patheval.vllm_plugin import scoring
+        from patheval.vllm_plugin.scoring import EXTENSION
+        from patheval.vllm_plugin.scoring_client import ScoringClient
 
-        self._scoring = scoring
-        self._llm = vllm.LLM(**arguments, worker_extension_cls=scoring.EXTENSION)
+        self._vllm_version = vllm.__version__
+        self._llm = vllm.LLM(**arguments, worker_extension_cls=EXTENSION)
         self._engine = self._llm.llm_engine
-        self._core = _Core(self._engine.engine_core)
-        self._engine.engine_core = self._core
+        self._client = ScoringClient(self._engine.engine_core)
+        self._engine.engine_core = self._client
         self._runner = self._llm.collective_rpc("patheval_install_scoring")[0]
         config = self._engine.vllm_config
         self.max_requests = config.scheduler_config.max_num_seqs * (1 + _QUEUE_PER_SEQUENCE)
@@ -91,7 +87,11 @@ class Engine:
         self._add(number, job, reads_cache)
 
     def step(self) -> Answers:
-        """Runs one step of the engine and returns the answers that it completed."""
+        """Runs one step of the engine and returns the answers that it completed.
+
+        Raises:
+            UnsupportedError: vLLM lost the scores of a request.
+        """
         answers: Answers = []
         for output in self._engine.step():
             number, job, _ = self._close(output.request_id)
@@ -107,15 +107,21 @@ class Engine:
                 )
             )
             self._num_tokens -= len(job.prompt)
-        for request_id, prompt_logprobs in self._core.take_scored():
+        for request_id, own in self._client.take_scored():
             number, job, reads_cache = self._close(request_id)
-            scores = Scores(*self._scoring.read_scores(prompt_logprobs, len(job.rows)))
-            if reads_cache and np.isnan(scores.logprobs).any():
-                # A row lay in a block that was computed for an earlier prompt.
-                self._add(number, job, False)
-                continue
+            if own is None or np.isnan(own[0]).any():
+                if reads_cache:
+                    # A row lay in a block that was computed for an earlier prompt.
+                    self._add(number, job, False)
+                    continue
+                if own is None:
+                    raise UnsupportedError(
+                        f"vLLM {self._vllm_version} handed out no scores for a prompt of "
+                        f"{len(job.prompt)} tokens; install a version that patheval supports "
+                        "(`patheval doctor` names them)"
+                    )
             self._num_tokens -= len(job.prompt)
-            answers.append((number, scores))
+            answers.append((number, Scores(*own)))
         return answers
 
     def run(self, jobs: Sequence[Job], units: Sequence[Sequence[int]]) -> AnswerStream:
@@ -135,20 +141,19 @@ class Engine:
     def abort(self) -> None:
         """Drops all open requests."""
         self._engine.abort_request(list(self._numbers))
-        self._core.abort_scored()
+        self._client.abort_scored()
         self._numbers.clear()
         self._open.clear()
         self._num_tokens = 0
 
     def facts(self) -> dict[str, object]:
         """See `Executor.facts`."""
-        import vllm
         from vllm.platforms import current_platform
 
         config = self._engine.vllm_config
         return {
             "backend": "vllm",
-            "vllm_version": vllm.__version__,
+            "vllm_version": self._vllm_version,
             "platform": current_platform.device_name,
             "device_name": current_platform.get_device_name(),
             "model_runner": self._runner,
@@ -179,22 +184,20 @@ class Engine:
         from vllm.inputs import tokens_input
 
         request_id = f"{number}-{next(self._serial)}"
+        prompt = job.prompt.tolist()
         if isinstance(job, ScoringJob):
-            highest = max(job.prompt.max(), job.targets.max())
+            highest = max(max(prompt), max(job.targets.tolist()))
             if highest >= self._vocab_size:
                 raise RequestError(
                     f"a prompt has token {highest}, but the model has {self._vocab_size} tokens; "
                     "pass the tokenizer that it was trained with"
                 )
-            params = self._scoring.scored_params(
-                job.rows, job.targets, read_prefix_cache=reads_cache
+            self._client.add_scored(
+                request_id, prompt, job.rows, job.targets, read_prefix_cache=reads_cache
             )
-            self._core.add_scored(request_id, job.prompt.tolist(), params)
         else:
             try:
-                self._engine.add_request(
-                    request_id, tokens_input(job.prompt.tolist()), job.settings
-                )
+                self._engine.add_request(request_id, tokens_input(prompt), job.settings)
             except (ValueError, VLLMClientError) as error:
                 raise RequestError(
                     f"vLLM refuses a prompt of {len(job.prompt)} tokens ({error}); lower "
@@ -207,60 +210,3 @@ class Engine:
         """Take a finished request out of the open ones: its number, job, and use of the cache."""
         number = self._numbers.pop(request_id)
         return number, *self._open.pop(number)
-
-
-class _Core:
-    """vLLM's client of the engine core, with requests of ours that its front end never sees.
-
-    The front end passes over outputs of requests that it does not know.
-
-    Args:
-        client: The client (`vllm.v1.engine.core_client`).
-    """
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._open: set[str] = set()
-        self._scored: list[tuple[str, Any]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def add_scored(self, request_id: str, prompt: list[int], params: Any) -> None:
-        """Adds a request whose prompt log-probabilities are wanted."""
-        from vllm.v1.engine import EngineCoreRequest
-
-        self._open.add(request_id)
-        self._client.add_request(
-            EngineCoreRequest(
-                request_id=request_id,
-                prompt_token_ids=prompt,
-                mm_features=None,
-                sampling_params=params,
-                pooling_params=None,
-                arrival_time=time.time(),
-                lora_request=None,
-                cache_salt=None,
-                data_parallel_rank=None,
-            )
-        )
-
-    def get_output(self) -> Any:
-        """What the engine core has put out, for vLLM's front end; keeps what is ours."""
-        outputs = self._client.get_output()
-        for output in outputs.outputs:
-            if output.request_id in self._open:
-                self._open.remove(output.request_id)
-                self._scored.append((output.request_id, output.new_prompt_logprobs_tensors))
-        return outputs
-
-    def take_scored(self) -> list[tuple[str, Any]]:
-        """Requests that have finished since the last call, with their prompt log-probabilities."""
-        scored, self._scored = self._scored, []
-        return scored
-
-    def abort_scored(self) -> None:
-        """Drops all requests."""
-        self._client.abort_requests(list(self._open))
-        self._open.clear()
-        self._scored.clear()

@@ -127,12 +127,13 @@ def _serve(connection: Any, engine: Any) -> None:
         try:
             while waiting and not engine.is_full:
                 engine.submit(*waiting.popleft())
+            answers = engine.step()
         except PathEvalError as error:
             waiting.clear()
             engine.abort()
             connection.send(Failed(_portable(error)))
             continue
-        if answers := engine.step():
+        if answers:
             connection.send(Done(run, answers))
 
 

@@ -5,14 +5,13 @@ scored request names the *rows* that it wants instead: row r of a prompt is the 
 its tokens 0..r. The scorer acts on each worker, behind the model's forward pass and so outside of
 compiled code and CUDA graphs: it takes the hidden states of the wanted rows of all requests of a
 step, multiplies a bounded number of them at a time by the output matrix, and hands back as many
-values as were asked for in vLLM's own format.
+values as were asked for.
 
-`scored_params` and `read_scores` are the front end's side, `ScoringExtension` the workers'.
+This is the workers' side; `scoring_client` is the front end's.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from vllm import SamplingParams
-from vllm.sampling_params import RequestOutputKind
 from vllm.v1.outputs import LogprobsTensors
 
 from patheval.errors import UnsupportedError
@@ -35,63 +33,17 @@ _KEY = "patheval_scoring"
 _MAX_BLOCK_ROWS = 512
 
 
-# vLLM checks settings when they are made, so that they are made once and copied.
-_PARAMS = {
-    read_prefix_cache: SamplingParams(
-        temperature=0,
-        max_tokens=1,
-        ignore_eos=True,
-        detokenize=False,
-        prompt_logprobs=0,
-        flat_logprobs=True,
-        skip_reading_prefix_cache=not read_prefix_cache,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-    )
-    for read_prefix_cache in (False, True)
-}
-
-
-def scored_params(
-    rows: NDArray[np.integer[Any]],
-    targets: NDArray[np.integer[Any]],
-    *,
-    read_prefix_cache: bool,
-) -> SamplingParams:
-    """Settings of a request that is scored.
+def request_scores(
+    ticket: int, rows: NDArray[np.integer[Any]], targets: NDArray[np.integer[Any]]
+) -> dict[str, Any]:
+    """`SamplingParams.extra_args` of a request that is scored.
 
     Args:
-        rows: [n], numbers of the prompt's tokens, from 0; the last one is allowed.
-        targets: [n], the token whose log-probability is wanted behind each row.
-        read_prefix_cache: Take what it can from the prefix cache. Rows that lie in cached blocks
-            come back as NaN.
+        ticket: What its scores are handed out under, from 0 to 2^31 - 1.
+        rows: [n], numbers of the prompt's tokens, from 0.
+        targets: [n], the token that is looked up in each row.
     """
-    params = copy.copy(_PARAMS[read_prefix_cache])
-    params.extra_args = {
-        _KEY: [rows.astype(np.int32).tobytes(), targets.astype(np.int32).tobytes()]
-    }
-    return params
-
-
-def read_scores(
-    prompt_logprobs: LogprobsTensors | None, num_rows: int
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Scores of a finished request.
-
-    Args:
-        prompt_logprobs: What the engine core handed out with the request's last token.
-        num_rows: n, the rows that were asked for.
-
-    Returns:
-        [n] natural-log probabilities, NaN where a row was not computed, and [n] whether no token
-        was more probable; in the order of the rows.
-    """
-    if prompt_logprobs is None or len(prompt_logprobs.logprobs) != num_rows:
-        # A runner that lost the rows of a preempted request hands none back.
-        return np.full(num_rows, math.nan), np.zeros(num_rows, dtype=np.bool_)
-    return (
-        np.asarray(prompt_logprobs.logprobs[:, 0], dtype=np.float64),
-        np.asarray(prompt_logprobs.selected_token_ranks) == 1,
-    )
+    return {_KEY: [ticket, rows.astype(np.int32).tobytes(), targets.astype(np.int32).tobytes()]}
 
 
 @dataclass(frozen=True)
@@ -115,6 +67,7 @@ class Span:
 
 @dataclass
 class _Wanted:
+    ticket: int
     rows: NDArray[np.int64]
     targets: NDArray[np.int64]
     parts: list[_Part] = field(default_factory=list)
@@ -140,12 +93,6 @@ class _StepValues:
     logprobs: torch.Tensor
     ranks: torch.Tensor
 
-    def to_cpu(self) -> _StepValues:
-        """Start the copy; the values are there once the current stream has been waited for."""
-        return _StepValues(
-            self.logprobs.to("cpu", non_blocking=True), self.ranks.to("cpu", non_blocking=True)
-        )
-
 
 class Scorer:
     """Collects the scores of requests over the steps of their prefill.
@@ -170,8 +117,9 @@ class Scorer:
         own = (params.extra_args or {}).get(_KEY)
         if own is None or params.prompt_logprobs is None:
             return False
-        rows, targets = (np.frombuffer(part, dtype=np.int32).astype(np.int64) for part in own)
-        self._wanted[request_id] = _Wanted(rows, targets)
+        ticket, *parts = own
+        rows, targets = (np.frombuffer(part, dtype=np.int32).astype(np.int64) for part in parts)
+        self._wanted[request_id] = _Wanted(ticket, rows, targets)
         return True
 
     def remove(self, request_id: str) -> None:
@@ -191,8 +139,11 @@ class Scorer:
             spans: The requests of the step; those that were not added are ignored.
 
         Returns:
-            Scores of the requests whose prompts end in this step, on the CPU. On a GPU the copies
-            may be under way: wait for the current stream before reading.
+            The scores of all requests whose prompts end in this step, under the id of one of them:
+            the front end pays for each set of tensors. `logprob_token_ids` [n, 1] holds the ticket
+            of the request that each value belongs to, in its order; `logprobs` [n, 1] and
+            `selected_token_ranks` [n] are on the CPU. On a GPU the copies may be under way: wait
+            for the current stream before reading.
         """
         rows: list[NDArray[np.int64]] = []
         targets: list[NDArray[np.int64]] = []
@@ -210,23 +161,16 @@ class Scorer:
                 parts.append((wanted, indices))
             if stop == span.prompt_len:
                 finished.append(span.request_id)
-        values = on_cpu = None
         if rows:
             values = self._values(hidden, np.concatenate(rows), np.concatenate(targets))
-            on_cpu = values.to_cpu()
             first = 0
             for wanted, indices in parts:
-                own = slice(first, first + len(indices))
-                wanted.parts.append(_Part(indices, values, own))
+                wanted.parts.append(_Part(indices, values, slice(first, first + len(indices))))
                 first += len(indices)
-        out = {}
-        for request_id in finished:
-            wanted = self._wanted.pop(request_id)
-            if on_cpu is not None and wanted.is_whole() and wanted.parts[0].values is values:
-                # Nothing but this step's values, which one copy takes to the CPU.
-                wanted.parts[0].values = on_cpu
-            out[request_id] = _collect(wanted)
-        return out
+        if not finished:
+            return {}
+        ended = [self._wanted.pop(request_id) for request_id in finished]
+        return {finished[0]: _pack(ended, hidden.device)}
 
     def _values(
         self, hidden: torch.Tensor, rows: NDArray[np.int64], targets: NDArray[np.int64]
@@ -256,24 +200,35 @@ class Scorer:
         return _StepValues(torch.cat(logprobs)[original], torch.cat(ranks)[original])
 
 
-def _collect(wanted: _Wanted) -> LogprobsTensors:
-    num_wanted = len(wanted.rows)
+def _pack(ended: Sequence[_Wanted], device: torch.device) -> LogprobsTensors:
+    """The scores of requests, one after the other; see `Scorer.score`."""
+    collected = [_collect(wanted, device) for wanted in ended]
+    tickets = np.repeat(
+        np.array([wanted.ticket for wanted in ended], dtype=np.int32),
+        [len(wanted.rows) for wanted in ended],
+    )
+    return LogprobsTensors(
+        torch.from_numpy(tickets)[:, None],
+        torch.cat([own.logprobs for own in collected]).to("cpu", non_blocking=True)[:, None],
+        torch.cat([own.ranks for own in collected]).to("cpu", non_blocking=True),
+    )
+
+
+def _collect(wanted: _Wanted, device: torch.device) -> _StepValues:
+    """The scores of one request in its own order, on the device; NaN where there are none."""
     if wanted.is_whole():
         (part,) = wanted.parts
-        whole = _StepValues(part.values.logprobs[part.slice], part.values.ranks[part.slice])
-    else:
-        device = wanted.parts[0].values.logprobs.device if wanted.parts else torch.device("cpu")
-        whole = _StepValues(
-            torch.full((num_wanted,), math.nan, device=device),
-            torch.full((num_wanted,), 2, dtype=torch.int32, device=device),
-        )
-        for part in wanted.parts:
-            indices = torch.from_numpy(part.indices).to(device)
-            whole.logprobs[indices] = part.values.logprobs[part.slice]
-            whole.ranks[indices] = part.values.ranks[part.slice]
-    whole = whole.to_cpu()
-    token_ids = torch.from_numpy(wanted.targets.astype(np.int32))
-    return LogprobsTensors(token_ids[:, None], whole.logprobs[:, None], whole.ranks)
+        return _StepValues(part.values.logprobs[part.slice], part.values.ranks[part.slice])
+    num_wanted = len(wanted.rows)
+    whole = _StepValues(
+        torch.full((num_wanted,), math.nan, device=device),
+        torch.full((num_wanted,), 2, dtype=torch.int32, device=device),
+    )
+    for part in wanted.parts:
+        indices = torch.from_numpy(part.indices).to(device)
+        whole.logprobs[indices] = part.values.logprobs[part.slice]
+        whole.ranks[indices] = part.values.ranks[part.slice]
+    return whole
 
 
 class ScoringExtension:

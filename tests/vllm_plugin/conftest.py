@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -63,6 +64,47 @@ class Engine:
             skip_reading_prefix_cache=not use_prefix_cache,
         )
         return [Greedy(out) for out in self._run(prompts, params)]
+
+    def install_scoring(self) -> str:
+        """Let the workers score; returns the kind of model runner."""
+        from patheval.vllm_plugin.scoring_client import ScoringClient
+
+        core = self.llm.llm_engine.engine_core
+        if not isinstance(core, ScoringClient):
+            self.llm.llm_engine.engine_core = ScoringClient(core)
+        return str(self.llm.collective_rpc("patheval_install_scoring")[0])
+
+    def score(
+        self,
+        prompts: list[list[int]],
+        rows: list[Any],
+        *,
+        read_prefix_cache: bool = False,
+        beside: Callable[[], None] = lambda: None,
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Scores of the next token behind each row, 5 behind the last one.
+
+        Args:
+            prompts: Token ids.
+            rows: Numbers of tokens, of each prompt.
+            read_prefix_cache: See `ScoringClient.add_scored`.
+            beside: Called once the prompts wait.
+        """
+        client = self.llm.llm_engine.engine_core
+        for i, (prompt, own) in enumerate(zip(prompts, rows, strict=True)):
+            client.add_scored(
+                str(i),
+                prompt,
+                np.array(own),
+                np.array([*prompt, 5])[np.array(own) + 1],
+                read_prefix_cache=read_prefix_cache,
+            )
+        beside()
+        scores: dict[str, Any] = dict(client.take_scored())
+        while len(scores) < len(prompts):
+            self.llm.llm_engine.step()
+            scores |= dict(client.take_scored())
+        return [scores[str(i)] for i in range(len(prompts))]
 
     def _run(self, prompts: list[list[int]], params: Any) -> list[Any]:
         return self.llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)

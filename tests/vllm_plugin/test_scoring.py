@@ -1,4 +1,6 @@
-"""The scorer without an engine: values, memory bound, steps, and the wrapper for runner V2."""
+"""The scorer and its client without an engine: values, memory bound, steps, and the wrapper for
+runner V2.
+"""
 
 import pickle
 from types import SimpleNamespace
@@ -9,16 +11,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vllm import SamplingParams
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
 from vllm.v1.outputs import LogprobsTensors
+from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
+from patheval.errors import UnsupportedError
 from patheval.vllm_plugin.scoring import (
     Scorer,
     ScoringExtension,
     Span,
     _V2Worker,
-    read_scores,
-    scored_params,
+    request_scores,
 )
+from patheval.vllm_plugin.scoring_client import Scores, ScoringClient, _unpack
 
 VOCAB, HIDDEN = 37, 8
 
@@ -35,26 +41,37 @@ class Head:
         return hidden @ self.weight
 
 
+def settings_of(ticket: int, rows: Any, targets: Any) -> SamplingParams:
+    """A scored request's settings, as far as a scorer reads them."""
+    return SamplingParams(
+        prompt_logprobs=0, extra_args=request_scores(ticket, np.array(rows), np.array(targets))
+    )
+
+
+def unpacked(packed: dict[str, LogprobsTensors]) -> dict[int, Scores]:
+    """Scores of a step by ticket."""
+    return {ticket: own for tensors in packed.values() for ticket, own in _unpack(tensors)}
+
+
 class Request:
     """A prompt with random hidden states and random rows and targets."""
 
-    def __init__(self, request_id: str, length: int, rng: np.random.Generator) -> None:
-        self.request_id = request_id
+    def __init__(self, ticket: int, length: int, rng: np.random.Generator) -> None:
+        self.ticket = ticket
         self.hidden = torch.from_numpy(rng.standard_normal((length, HIDDEN)).astype(np.float32))
         self.rows = rng.integers(0, length, size=rng.integers(1, 2 * length + 1))
         self.targets = rng.integers(0, VOCAB, size=len(self.rows))
-        self.params = scored_params(self.rows, self.targets, read_prefix_cache=True)
+        self.params = settings_of(ticket, self.rows, self.targets)
 
     def expected(self, head: Head) -> tuple[torch.Tensor, torch.Tensor]:
         logits = (self.hidden @ head.weight).double()
         own = torch.log_softmax(logits, dim=-1)[self.rows, self.targets]
         return own, logits.argmax(dim=-1)[self.rows] == torch.from_numpy(self.targets)
 
-    def check(self, head: Head, got: LogprobsTensors) -> None:
+    def check(self, head: Head, got: Scores) -> None:
         logprobs, is_greedy = self.expected(head)
-        torch.testing.assert_close(got.logprobs[:, 0].double(), logprobs, rtol=0, atol=1e-5)
-        assert (got.selected_token_ranks == 1).tolist() == is_greedy.tolist()
-        assert got.logprob_token_ids[:, 0].tolist() == self.targets.tolist()
+        torch.testing.assert_close(torch.from_numpy(got[0]), logprobs, rtol=0, atol=1e-5)
+        assert got[1].tolist() == is_greedy.tolist()
 
 
 @settings(max_examples=60, deadline=None)
@@ -70,11 +87,11 @@ def test_any_steps_and_blocks_give_the_whole_distribution_s_values(
     rng = np.random.default_rng(seed)
     head = Head()
     scorer = Scorer(head, block)
-    requests = [Request(str(i), length, rng) for i, length in enumerate(lengths)]
+    requests = [Request(i, length, rng) for i, length in enumerate(lengths)]
     for request in requests:
-        assert scorer.add(request.request_id, request.params)
+        assert scorer.add(str(request.ticket), request.params)
     done = dict.fromkeys(range(len(requests)), 0)
-    got: dict[str, LogprobsTensors] = {}
+    got: dict[int, Scores] = {}
     while len(got) < len(requests):
         spans, hidden, room = [], [], step
         for i, request in enumerate(requests):
@@ -86,12 +103,14 @@ def test_any_steps_and_blocks_give_the_whole_distribution_s_values(
                 hidden.append(request.hidden[done[i] : done[i] + num_tokens])
                 done[i] += num_tokens
                 room -= num_tokens
-        finished = scorer.score(torch.cat(hidden), spans)
+        packed = scorer.score(torch.cat(hidden), spans)
+        finished = unpacked(packed)
+        assert len(packed) == bool(finished)  # one set of tensors for all that end in a step
         assert not finished.keys() & got.keys()
         got |= finished
     for request in requests:
-        request.check(head, got[request.request_id])
-        assert request.request_id not in scorer
+        request.check(head, got[request.ticket])
+        assert str(request.ticket) not in scorer
     assert max(head.sizes) <= block
     # Each wanted row meets the output matrix once.
     assert sum(head.sizes) == sum(len(set(request.rows.tolist())) for request in requests)
@@ -101,43 +120,119 @@ def test_rows_in_cached_blocks_are_nan() -> None:
     rng = np.random.default_rng(1)
     head = Head()
     scorer = Scorer(head, 4)
-    request = Request("a", 10, rng)
+    request = Request(7, 10, rng)
     request.rows, request.targets = np.array([3, 5, 9]), np.array([1, 2, 3])
-    scorer.add("a", scored_params(request.rows, request.targets, read_prefix_cache=True))
-    (got,) = scorer.score(request.hidden[4:], [Span("a", 0, 4, 6, prompt_len=10)]).values()
+    scorer.add("a", settings_of(7, request.rows, request.targets))
+    scorer.add("b", settings_of(2, [0, 1], [1, 1]))
+    spans = [Span("a", 0, 4, 6, prompt_len=10), Span("b", 6, 4, 6, prompt_len=10)]
+    got = unpacked(scorer.score(torch.cat([request.hidden[4:]] * 2), spans))
     logprobs, _ = request.expected(head)
-    assert got.logprobs[0].isnan().all() and got.selected_token_ranks[0] == 2
-    torch.testing.assert_close(got.logprobs[1:, 0].double(), logprobs[1:], rtol=0, atol=1e-5)
-
-    scorer.add("b", scored_params(np.array([0, 1]), np.array([1, 1]), read_prefix_cache=True))
-    (got,) = scorer.score(request.hidden[4:], [Span("b", 0, 4, 6, prompt_len=10)]).values()
-    assert got.logprobs.isnan().all()
+    own, is_greedy = got[7]
+    assert np.isnan(own[0]) and not is_greedy[0]
+    torch.testing.assert_close(torch.from_numpy(own[1:]), logprobs[1:], rtol=0, atol=1e-5)
+    assert np.isnan(got[2][0]).all() and len(got[2][0]) == 2
 
 
 def test_a_tie_at_the_top_is_greedy_for_both() -> None:
     scorer = Scorer(lambda hidden: hidden, 4)
-    scorer.add("a", scored_params(np.array([0, 0, 0]), np.array([1, 2, 0]), read_prefix_cache=True))
-    (got,) = scorer.score(torch.tensor([[0.0, 3.0, 3.0]]), [Span("a", 0, 0, 1, 1)]).values()
-    assert got.selected_token_ranks.tolist() == [1, 1, 2]
+    scorer.add("a", settings_of(0, [0, 0, 0], [1, 2, 0]))
+    got = unpacked(scorer.score(torch.tensor([[0.0, 3.0, 3.0]]), [Span("a", 0, 0, 1, 1)]))
+    assert got[0][1].tolist() == [True, True, False]
 
 
 def test_other_requests_are_left_to_vllm() -> None:
-    from vllm import SamplingParams
-
     scorer = Scorer(Head(), 4)
     assert not scorer.add("a", SamplingParams(prompt_logprobs=1))
     assert not scorer.add("b", SamplingParams(extra_args={"other": 1}))
     assert scorer.score(torch.zeros(3, HIDDEN), [Span("a", 0, 0, 3, 3)]) == {}
 
 
-def test_scores_are_read_as_the_engine_core_hands_them_out() -> None:
-    tensors = LogprobsTensors(
-        torch.tensor([[5], [6]]), torch.tensor([[-1.5], [-2.5]]), torch.tensor([1, 2])
-    )
-    logprobs, is_greedy = read_scores(tensors, 2)
-    assert (logprobs.tolist(), is_greedy.tolist()) == ([-1.5, -2.5], [True, False])
-    for lost in (tensors, None):
-        assert np.isnan(read_scores(lost, 3)[0]).all()
+class FakeCore:
+    """Stands for vLLM's client of an engine core: every message goes through its serialiser."""
+
+    def __init__(self) -> None:
+        self.added: list[EngineCoreRequest] = []
+        self.aborted: list[str] = []
+        self.outputs: list[EngineCoreOutputs] = []
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        self.added.append(
+            MsgpackDecoder(EngineCoreRequest).decode(MsgpackEncoder().encode(request))
+        )
+
+    def abort_requests(self, request_ids: list[str]) -> None:
+        self.aborted += request_ids
+
+    def get_output(self) -> EngineCoreOutputs:
+        encoded = MsgpackEncoder().encode(self.outputs.pop(0))
+        decoded: EngineCoreOutputs = MsgpackDecoder(EngineCoreOutputs).decode(encoded)
+        return decoded
+
+    def finish(self, packed: dict[str, LogprobsTensors], *request_ids: str) -> None:
+        """Put out the ends of requests in the given order."""
+        outputs = [
+            EngineCoreOutput(
+                request_id=request_id,
+                new_token_ids=[1],
+                finish_reason=FinishReason.LENGTH,
+                new_prompt_logprobs_tensors=packed.get(request_id),
+            )
+            for request_id in request_ids
+        ]
+        self.outputs.append(EngineCoreOutputs(outputs=outputs))
+
+
+def test_the_client_gives_each_request_its_own_scores() -> None:
+    """Through vLLM's serialiser, in whatever order the core puts the ends of a step out."""
+    rng = np.random.default_rng(3)
+    head, core = Head(), FakeCore()
+    client, scorer = ScoringClient(core), Scorer(head, 4)
+    requests = [Request(ticket, length, rng) for ticket, length in enumerate((5, 1, 9, 3))]
+    for request in requests:
+        client.add_scored(
+            f"request {request.ticket}",
+            list(range(len(request.hidden))),
+            request.rows,
+            request.targets,
+            read_prefix_cache=request.ticket == 1,
+        )
+    assert [own.sampling_params.skip_reading_prefix_cache for own in core.added] == [
+        True, False, True, True
+    ]  # fmt: skip
+    spans, offset = [], 0
+    for own, request in zip(core.added, requests, strict=True):
+        assert own.prompt_token_ids == list(range(len(request.hidden)))
+        assert scorer.add(own.request_id, own.sampling_params)
+        length = len(request.hidden)
+        spans.append(Span(own.request_id, offset, 0, length, length))
+        offset += length
+    packed = scorer.score(torch.cat([own.hidden for own in requests]), spans)
+    assert list(packed) == ["request 0"]
+    core.finish(packed, "vLLM's", "request 2", "request 3", "request 0")
+    core.finish(packed, "request 1")  # as if what it came with had been lost
+    seen = client.get_output()
+    assert [own.request_id for own in seen.outputs] == [
+        "vLLM's", "request 2", "request 3", "request 0"
+    ]  # fmt: skip
+    finished = client.take_scored()
+    assert [request_id for request_id, _ in finished] == ["request 2", "request 3", "request 0"]
+    for request_id, scores in finished:
+        assert scores is not None
+        requests[int(request_id[-1])].check(head, scores)
+    assert client.take_scored() == []
+    client.get_output()
+    assert client.take_scored() == [("request 1", None)]
+
+
+def test_requests_that_the_client_dropped_are_forgotten() -> None:
+    core = FakeCore()
+    client = ScoringClient(core)
+    client.add_scored("a", [1], np.array([0]), np.array([2]), read_prefix_cache=True)
+    client.abort_scored()
+    assert core.aborted == ["a"]
+    core.finish({}, "a")
+    client.get_output()
+    assert client.take_scored() == []
 
 
 class OriginalV2:
@@ -175,12 +270,10 @@ def batch_v2(*requests: tuple[str, int, int, int, int]) -> SimpleNamespace:
 
 
 def test_runner_v2_scores_its_own_and_passes_the_rest_on() -> None:
-    from vllm import SamplingParams
-
     rng = np.random.default_rng(2)
     head, original = Head(), OriginalV2()
     worker = _V2Worker(original, Scorer(head, 4))
-    a, b = Request("a", 9, rng), Request("b", 5, rng)
+    a, b = Request(0, 9, rng), Request(1, 5, rng)
     worker.add_request("plain", 3, SamplingParams(prompt_logprobs=1))
     worker.add_request("a", 1, a.params)
     worker.add_request("b", 0, b.params)
@@ -195,8 +288,10 @@ def test_runner_v2_scores_its_own_and_passes_the_rest_on() -> None:
     assert worker.compute_prompt_logprobs(head, hidden, step, *state) == {"plain": "its own"}
     step = batch_v2(("b", 0, 0, 5, 5), ("a", 1, 6, 3, 9))
     got = worker.compute_prompt_logprobs(head, torch.cat([b.hidden, a.hidden[6:]]), step, *state)
-    a.check(head, got["a"])
-    b.check(head, got["b"])
+    assert got.pop("plain") == "its own"
+    scores = unpacked(got)
+    a.check(head, scores[a.ticket])
+    b.check(head, scores[b.ticket])
     # A request that was preempted behind its prompt must not give its scores twice.
     worker.add_request("a", 1, a.params)
     step = batch_v2(("a", 1, 0, 10, 10))
@@ -221,39 +316,22 @@ def test_v2_names_in_use_are_vllm_s() -> None:
 
 
 def test_unknown_runners_are_refused() -> None:
-    from patheval.errors import UnsupportedError
-
     runner = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=4))
     worker: Any = SimpleNamespace(model_runner=runner)
     with pytest.raises(UnsupportedError, match="SimpleNamespace of vLLM"):
         ScoringExtension.patheval_install_scoring(worker)
 
 
-def test_settings_reach_an_engine_in_another_process() -> None:
-    """By vLLM's own serialiser; there they are plain settings."""
-    from vllm import SamplingParams
-    from vllm.v1.engine import EngineCoreRequest
-    from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
-
-    params = scored_params(np.array([2, 0]), np.array([70000, 1]), read_prefix_cache=True)
-    other = scored_params(np.array([1]), np.array([7]), read_prefix_cache=True)
-    assert other.extra_args != params.extra_args
-    assert pickle.loads(pickle.dumps(params)) == params  # as to tensor-parallel workers
-    request = EngineCoreRequest(
-        request_id="a",
-        prompt_token_ids=[1, 2, 3],
-        mm_features=None,
-        sampling_params=params,
-        pooling_params=None,
-        arrival_time=0.0,
-        lora_request=None,
-        cache_salt=None,
-        data_parallel_rank=None,
-    )
-    decoded = MsgpackDecoder(EngineCoreRequest).decode(MsgpackEncoder().encode(request))
-    got = decoded.sampling_params
-    assert type(got) is SamplingParams and not got.skip_reading_prefix_cache
+def test_settings_reach_tensor_parallel_workers() -> None:
+    core = FakeCore()
+    client = ScoringClient(core)
+    for row in (2, 0):
+        client.add_scored(
+            "a", [1, 2, 3], np.array([row]), np.array([70000]), read_prefix_cache=True
+        )
+    first, second = (own.sampling_params for own in core.added)
+    assert first.extra_args != second.extra_args
     scorer = Scorer(lambda hidden: torch.zeros(len(hidden), 80000), 4)
-    assert scorer.add("a", got)
-    (scores,) = scorer.score(torch.zeros(3, 2), [Span("a", 0, 0, 3, 3)]).values()
-    assert scores.logprob_token_ids[:, 0].tolist() == [70000, 1]
+    assert scorer.add("a", pickle.loads(pickle.dumps(first)))
+    scores = unpacked(scorer.score(torch.zeros(3, 2), [Span("a", 0, 0, 3, 3)]))
+    assert scores[0][0] == pytest.approx([-np.log(80000)])

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from request_outputs import prompt_logprobs_of
 
-from patheval.vllm_plugin.scoring import EXTENSION, read_scores, scored_params
+from patheval.vllm_plugin.scoring import EXTENSION
 
 NAME = "path-fox-d64-gqa"
 
@@ -23,27 +22,8 @@ def engine(start_engine: Callable[..., Any], checkpoints: Path) -> Any:
         checkpoints / NAME, num_gpu_blocks_override=18, worker_extension_cls=EXTENSION
     )
     for _ in range(2):  # a second installation changes nothing
-        assert engine.llm.collective_rpc("patheval_install_scoring")[0] in ("V1", "V2")
+        assert engine.install_scoring() in ("V1", "V2")
     return engine
-
-
-def score(
-    engine: Any, prompts: list[list[int]], rows: list[Any], *, read_prefix_cache: bool = False
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Scores the next token behind each row; the token behind the last one is 5."""
-    params = [
-        scored_params(
-            np.array(own),
-            np.array([*prompt, 5])[np.array(own) + 1],
-            read_prefix_cache=read_prefix_cache,
-        )
-        for prompt, own in zip(prompts, rows, strict=True)
-    ]
-    outputs = engine._run(prompts, params)
-    return [
-        read_scores(prompt_logprobs_of(output), len(own))
-        for output, own in zip(outputs, rows, strict=True)
-    ]
 
 
 def test_scores_equal_the_fp64_truth(engine: Any, golden: Callable[[str], Any]) -> None:
@@ -51,7 +31,7 @@ def test_scores_equal_the_fp64_truth(engine: Any, golden: Callable[[str], Any]) 
     prompts = [case["input_ids"][:-1] for case in cases]
     rows = [range(first, len(own)) for first, own in zip((0, 255, 2000), prompts, strict=True)]
     for case, own, prompt, (logprobs, is_greedy) in zip(
-        cases, rows, prompts, score(engine, prompts, rows), strict=True
+        cases, rows, prompts, engine.score(prompts, rows), strict=True
     ):
         inside = slice(own[0], len(prompt) - 1)  # the last target is not the text's
         wanted = np.array(case["fp64_next_logprob"])[inside]
@@ -67,10 +47,14 @@ def test_the_last_row_is_what_the_sampler_sees(
     for length in (1, 5, 64, 256, 300):
         prompt = make_prompt(length, seed=length)
         (greedy,) = engine.greedy([prompt], 1)
-        params = scored_params(
-            np.array([length - 1]), np.array(greedy.tokens), read_prefix_cache=True
+        (token,) = greedy.tokens
+        client = engine.llm.llm_engine.engine_core
+        client.add_scored(
+            "0", prompt, np.array([length - 1]), np.array([token]), read_prefix_cache=True
         )
-        logprobs, is_greedy = read_scores(prompt_logprobs_of(engine._run([prompt], params)[0]), 1)
+        while not (finished := client.take_scored()):
+            engine.llm.llm_engine.step()
+        ((_, (logprobs, is_greedy)),) = finished
         assert is_greedy.all()
         torch.testing.assert_close(torch.from_numpy(logprobs), greedy.logprobs, rtol=0, atol=1e-4)
 
@@ -82,9 +66,9 @@ def test_choices_admitted_together_share_their_context(
         context = make_prompt(length, seed=10 + length)
         choices = [[*context, *make_prompt(6, seed=30 + i)] for i in range(4)]
         rows = [range(length, length + 6)] * 4
-        alone = [score(engine, [own], [range(length, length + 6)])[0] for own in choices]
+        alone = [engine.score([own], [range(length, length + 6)])[0] for own in choices]
         engine.llm.reset_prefix_cache()
-        together = score(engine, choices, rows, read_prefix_cache=True)
+        together = engine.score(choices, rows, read_prefix_cache=True)
         for one, other in zip(together, alone, strict=True):
             np.testing.assert_allclose(one[0], other[0], rtol=0, atol=1e-4)
 
@@ -94,8 +78,8 @@ def test_a_row_in_a_cached_block_is_nan_and_never_a_number(
 ) -> None:
     prompt = make_prompt(530, seed=50)
     engine.llm.reset_prefix_cache()
-    score(engine, [prompt], [range(529)], read_prefix_cache=True)
-    logprobs, _ = score(engine, [prompt], [range(500, 529)], read_prefix_cache=True)[0]
+    engine.score([prompt], [range(529)], read_prefix_cache=True)
+    logprobs, _ = engine.score([prompt], [range(500, 529)], read_prefix_cache=True)[0]
     assert np.isnan(logprobs[: 512 - 500]).all()
     assert np.isfinite(logprobs[512 - 500 :]).all()
 
@@ -107,19 +91,21 @@ def test_generation_in_the_same_batch_is_not_disturbed(
 
     prompts = [make_prompt(n, seed=60 + n) for n in (40, 90, 130)]
     (alone,) = engine.greedy([prompts[1]], 12)
-    (expected,) = score(engine, [prompts[0]], [range(39)])
+    (expected,) = engine.score([prompts[0]], [range(39)])
     plain = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, detokenize=False)
     old_way = SamplingParams(temperature=0, max_tokens=1, detokenize=False, prompt_logprobs=0)
-    scored = scored_params(np.arange(39), np.array(prompts[0][1:]), read_prefix_cache=False)
-    outputs = engine._run([prompts[0], prompts[1], prompts[2]], [scored, plain, old_way])
-    np.testing.assert_allclose(
-        read_scores(prompt_logprobs_of(outputs[0]), 39)[0], expected[0], rtol=0, atol=1e-4
+    outputs: list[Any] = []
+    (got,) = engine.score(
+        [prompts[0]],
+        [range(39)],
+        beside=lambda: outputs.extend(engine._run(prompts[1:], [plain, old_way])),
     )
-    assert list(outputs[1].outputs[0].token_ids) == alone.tokens
-    (own,) = score(engine, [prompts[2]], [range(129)])
+    np.testing.assert_allclose(got[0], expected[0], rtol=0, atol=1e-4)
+    assert list(outputs[0].outputs[0].token_ids) == alone.tokens
+    (own,) = engine.score([prompts[2]], [range(129)])
     theirs = [
         row[token].logprob
-        for row, token in zip(outputs[2].prompt_logprobs[1:], prompts[2][1:], strict=True)
+        for row, token in zip(outputs[1].prompt_logprobs[1:], prompts[2][1:], strict=True)
     ]
     np.testing.assert_allclose(own[0], theirs, rtol=0, atol=1e-4)
 
@@ -131,18 +117,17 @@ def test_preempted_generations_beside_scored_prompts(
 
     prompts = [make_prompt(n, seed=200 + n) for n in (500, 505, 507, 509, 510, 508, 495)]
     scored = make_prompt(520, seed=3)
-    (expected,) = score(engine, [scored], [range(519)])
+    (expected,) = engine.score([scored], [range(519)])
     engine.llm.reset_prefix_cache()
     params: list[Any] = [
         SamplingParams(temperature=0, max_tokens=70, ignore_eos=True, detokenize=False)
     ] * len(prompts)
-    own = scored_params(np.arange(519), np.array(scored[1:]), read_prefix_cache=False)
-    outputs = engine._run([*prompts, scored, scored], [*params, own, own])
+    both = engine.score(
+        [scored, scored], [range(519)] * 2, beside=lambda: engine._run(prompts, params)
+    )
     assert preemptions
-    for output in outputs[-2:]:
-        np.testing.assert_allclose(
-            read_scores(prompt_logprobs_of(output), 519)[0], expected[0], rtol=0, atol=1e-4
-        )
+    for got in both:
+        np.testing.assert_allclose(got[0], expected[0], rtol=0, atol=1e-4)
 
 
 @pytest.fixture

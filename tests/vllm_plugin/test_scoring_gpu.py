@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from request_outputs import prompt_logprobs_of
 
-from patheval.vllm_plugin.scoring import EXTENSION, read_scores, scored_params
+from patheval.vllm_plugin.scoring import EXTENSION
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -27,7 +26,7 @@ def engine(
         max_num_batched_tokens=1024,
         worker_extension_cls=EXTENSION,
     )
-    engine.llm.collective_rpc("patheval_install_scoring")
+    engine.install_scoring()
     return engine
 
 
@@ -37,8 +36,7 @@ def test_values_are_those_of_vllm_s_own_prompt_logprobs(
     for length in (2, 16, 255, 256, 257, 1500):
         prompt = make_prompt(length, seed=length)
         (wanted,) = engine.next_logprobs([prompt])
-        params = scored_params(np.arange(length - 1), np.array(prompt[1:]), read_prefix_cache=False)
-        logprobs, _ = read_scores(prompt_logprobs_of(engine._run([prompt], params)[0]), length - 1)
+        ((logprobs, _),) = engine.score([prompt], [range(length - 1)])
         torch.testing.assert_close(torch.from_numpy(logprobs), wanted, rtol=0, atol=1e-2)
 
 
@@ -49,17 +47,9 @@ def test_choices_that_share_their_context_equal_each_alone(
     choices = [[*context, *make_prompt(6, seed=30 + i)] for i in range(4)]
 
     def score(prompts: list[list[int]], *, read_prefix_cache: bool) -> np.ndarray:
-        params = [
-            scored_params(
-                np.arange(1024, 1029),
-                np.array(own[1025:]),
-                read_prefix_cache=read_prefix_cache,
-            )
-            for own in prompts
-        ]
-        return np.stack(
-            [read_scores(prompt_logprobs_of(out), 5)[0] for out in engine._run(prompts, params)]
-        )
+        rows = [range(1024, 1029)] * len(prompts)
+        scores = engine.score(prompts, rows, read_prefix_cache=read_prefix_cache)
+        return np.stack([logprobs for logprobs, _ in scores])
 
     alone = np.concatenate([score([own], read_prefix_cache=False) for own in choices])
     engine.llm.reset_prefix_cache()
@@ -72,8 +62,7 @@ def test_memory_stays_inside_the_profile(
     engine: Any, make_prompt: Callable[..., list[int]]
 ) -> None:
     prompt = make_prompt(4000, seed=9)
-    params = scored_params(np.arange(3999), np.array(prompt[1:]), read_prefix_cache=False)
-    engine._run([prompt] * 8, params)
+    engine.score([prompt] * 8, [range(3999)] * 8)
     facts = engine.llm.collective_rpc("patheval_facts")[0]
     share = engine.llm.llm_engine.vllm_config.cache_config.gpu_memory_utilization
     total = torch.cuda.get_device_properties(0).total_memory
