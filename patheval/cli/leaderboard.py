@@ -251,13 +251,14 @@ def diff(
 ) -> None:
     """Say what changed from board BEFORE to board AFTER.
 
-    Exits with status 1 if a value is worse by more than --sigmas standard errors. Boards are
-    folders that `patheval leaderboard build` wrote; equal prompts are compared one by one.
+    A value is "same" if it is equal, "within noise" if it moved by at most --sigmas standard
+    errors, else "better" or "worse". Exits with status 1 if one is worse. Boards are folders that
+    `patheval leaderboard build` wrote; equal prompts are compared one by one.
     """
     import dataclasses
     import json
 
-    from patheval.leaderboard.diff import compare
+    from patheval.leaderboard.diff import UNMOVED, compare
 
     changes = compare(before, after, sigmas=sigmas, models=models)
     failing = {"worse", "gone", "not comparable"} if strict else {"worse"}
@@ -268,12 +269,13 @@ def diff(
         ]
         click.echo(json.dumps(records, indent=2, ensure_ascii=False))
     else:
-        shown = [change for change in changes if show_all or change.kind != "same"]
+        shown = [change for change in changes if show_all or change.kind not in UNMOVED]
         if shown:
             Console().print(_diff_table(shown))
         kinds = [change.kind for change in changes]
         counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(sorted(kinds)))
-        click.echo(f"{len(changes)} values: {counts}")
+        hint = "; --all lists every one" if len(shown) < len(changes) else ""
+        click.echo(f"{len(changes)} values: {counts}{hint}")
     context.exit(1 if failed else 0)
 
 

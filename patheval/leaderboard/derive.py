@@ -6,12 +6,20 @@ from dataclasses import replace
 
 from . import catalogue, uncertainty
 from .curate import marked
-from .schema import Row
-from .table import AVERAGE, Cell, Cells, Column, distinct
+from .schema import NOT_COMPARED, Row
+from .table import (
+    AVERAGE,
+    EFFECTIVE,
+    EFFECTIVE_RULER,
+    EFFECTIVE_SHARE,
+    GENERATION,
+    RULER_THRESHOLD,
+    Cell,
+    Cells,
+    Column,
+    distinct,
+)
 from .uncertainty import Estimate
-
-EFFECTIVE_SHARE = 0.85
-RULER_THRESHOLD = 0.856
 
 
 def derived_cells(models: Sequence[str], tasks: Cells) -> Cells:
@@ -89,15 +97,16 @@ def _summary_cells(cells: Cells) -> Cells:
             scores = [
                 (c.length or 0, cell.estimate.value) for c, cell in zip(columns, own, strict=True)
             ]
-            thresholds = {"effective length": EFFECTIVE_SHARE * own[0].estimate.value}
+            thresholds = {EFFECTIVE: EFFECTIVE_SHARE * own[0].estimate.value}
             if benchmark == "ruler":
-                thresholds["effective length, 85.6 %"] = RULER_THRESHOLD
+                thresholds[EFFECTIVE_RULER] = RULER_THRESHOLD
             for title, threshold in thresholds.items():
                 reached = uncertainty.effective_length(scores, threshold)
                 if own[0].estimate.value == 0:
                     reached = None
                 column = _summary(benchmark, title, columns[0], "tokens")
-                row = _derived_row([cell.row for cell in own], column, float(reached or 0))
+                value = None if reached is None else float(reached)
+                row = _derived_row([cell.row for cell in own], column, value)
                 estimate = Estimate(float(reached or 0), None, None, None, 0)
                 summaries[model, column] = Cell(row, estimate)
     return summaries
@@ -120,7 +129,7 @@ def speed_cells(rows: Iterable[Row]) -> Cells:
         generating = [row for row in own if row.generation_seconds and row.generated_tokens]
         values = {
             "tokens read / s": _ratio(own, "prompt_tokens", "model_seconds"),
-            "ms / generated token": _ratio(generating, "generation_seconds", "generated_tokens"),
+            GENERATION: _ratio(generating, "generation_seconds", "generated_tokens"),
             "peak GPU memory, GiB": max(
                 (row.peak_memory_bytes / 2**30 for row in own if row.peak_memory_bytes),
                 default=None,
@@ -131,7 +140,10 @@ def speed_cells(rows: Iterable[Row]) -> Cells:
                 is_rate = title.endswith("/ s")
                 value *= 1000 if title.startswith("ms") else 1
                 column = Column("speed", title, None, title, higher_is_better=is_rate, kind="speed")
-                row = replace(_derived_row(own, column, value), platform=own[0].platform)
+                row = _derived_row(own, column, value)
+                # The other marks are about scores.
+                marks = tuple(mark for mark in row.marks if mark in NOT_COMPARED)
+                row = replace(row, platform=own[0].platform, marks=marks)
                 cells[model, column] = Cell(row, Estimate(value, None, None, None, len(own)))
     return cells
 
@@ -162,7 +174,7 @@ def _mean_cell(
     return Cell(row, estimate, difference)
 
 
-def _derived_row(rows: Sequence[Row], column: Column, value: float) -> Row:
+def _derived_row(rows: Sequence[Row], column: Column, value: float | None) -> Row:
     """A row for a value made of others; it keeps the run's record if there was one run only."""
     first = rows[0]
     one_run = len({row.file for row in rows}) == 1
@@ -206,8 +218,7 @@ def ranked(cells: Cells) -> Cells:
     """Returns the cells with each column's best and second best of what is compared marked."""
     by_column: dict[Column, list[tuple[str, Cell]]] = defaultdict(list)
     for (model, column), cell in cells.items():
-        # Speeds depend on the machine and on what ran, and are for reading only.
-        if cell.row.is_compared and column.kind != "speed":
+        if cell.row.is_compared and column.is_ranked:
             by_column[column].append((model, cell))
     result = dict(cells)
     for column, own in by_column.items():
@@ -216,6 +227,6 @@ def ranked(cells: Cells) -> Cells:
         values = sorted({cell.estimate.value for _, cell in own}, reverse=column.higher_is_better)
         for model, cell in own:
             rank = values.index(cell.estimate.value) + 1
-            if rank <= 2 and len(values) > 1:
+            if rank <= 2 and len(values) > 1 and cell.row.value is not None:
                 result[model, column] = replace(cell, rank=rank)
     return result

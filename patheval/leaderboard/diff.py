@@ -20,7 +20,10 @@ from .table import Cell, Column
 from .uncertainty import Difference
 from .write import ROWS
 
-Kind = Literal["new", "gone", "better", "worse", "same", "not comparable"]
+Kind = Literal["new", "gone", "better", "worse", "within noise", "same", "not comparable"]
+
+UNMOVED: tuple[Kind, ...] = ("same", "within noise")
+"""Kinds of values that did not move."""
 
 _BEFORE, _AFTER = "before", "after"
 
@@ -32,8 +35,9 @@ class Change:
     Attributes:
         model: The model, by its name in the second board.
         column: The column.
-        kind: "better" and "worse" are moves beyond the asked number of standard errors; "same" is
-            within; "not comparable" has reasons in `marks`.
+        kind: "better" and "worse" are moves beyond the asked number of standard errors, "within
+            noise" smaller ones, and "same" is an equal value; "not comparable" has reasons in
+            `marks`.
         before: Value in the first board, or None.
         after: Value in the second board, or None.
         difference: After minus before, if comparable.
@@ -157,6 +161,9 @@ def _kind(
     if new.difference is None:
         return "not comparable", tuple(dict.fromkeys((*old.row.marks, *new.row.marks)))
     gain = new.difference.value if column.higher_is_better else -new.difference.value
-    if abs(gain) <= sigmas * new.difference.stderr:
+    # Averages of equal values may differ in their last bits.
+    if math.isclose(gain, 0, abs_tol=1e-12):
         return "same", ()
+    if abs(gain) <= sigmas * new.difference.stderr:
+        return "within noise", ()
     return ("better" if gain > 0 else "worse"), ()

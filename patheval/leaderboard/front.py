@@ -151,7 +151,8 @@ def _front_parts(zoo: Board | None, state_rows: list[StateRow], speeds: Speeds) 
         yield "### Table 1 in miniature: state tracking"
         yield (
             "Wrong answers in percent: the mean over the seeds, and in brackets the lowest and "
-            f"highest. Every seed by itself: [{STATES}]({RESULTS}/{STATES})."
+            "highest. The trainer counted them, not lm-eval. Every seed by itself: "
+            f"[{STATES}]({RESULTS}/{STATES})."
         )
         yield from states.markdown_parts(state_rows, level=4)
     yield "## Speed"
@@ -176,10 +177,12 @@ def _front_parts(zoo: Board | None, state_rows: list[StateRow], speeds: Speeds) 
 def _zoo_parts(zoo: Board) -> Iterator[str]:
     yield (
         "Percent, ± one standard error; **bold** is the best and <u>underlined</u> the second "
-        "best of compared values; `n`: a difference that is noise. Intervals, every plot and "
-        f"provenance: [{ZOO}/]({ZOO}/README.md), and as a page "
+        f"best of compared values. {tables.NOISE} {tables.sample_sizes(zoo)} Intervals, every plot "
+        f"and provenance: [{ZOO}/]({ZOO}/README.md), and as a page "
         f"[{ZOO}/index.html]({ZOO}/index.html)."
     )
+    if summaries := tables.summary_definitions(zoo):
+        yield summaries
     sweeps = sweep_files(zoo)
     for title, columns in tables.groups(zoo).items():
         yield from tables.markdown_section(zoo, columns, level=4)

@@ -16,7 +16,7 @@ from .board import Board
 from .collect import score_key
 from .schema import MARKS, NOT_COMPARED, Row
 from .table import Cell, Column
-from .tables import main_columns
+from .tables import main_columns, sample_sizes, used_marks
 
 NUM_DEPTHS = 10
 _MOST_EXAMPLE_BYTES = 4_000_000
@@ -51,7 +51,8 @@ def page_data(board: Board) -> dict[str, Any]:
 
     Returns:
         `models`, `columns` and `runs` as lists; `cells[model][column]` as None or
-        [value, stderr, low, high, n, rank, marks, run, difference, facts, is not compared];
+        [value, stderr, low, high, n, rank, marks, run, difference, facts, is not compared], the
+        value None where no length reaches a threshold;
         `examples` by "model,column"; `heat` maps of depth by length; `positions` as the function
         of that name gives them.
     """
@@ -86,7 +87,8 @@ def page_data(board: Board) -> dict[str, Any]:
         "trainLength": board.train_length,
         "numFiles": board.num_files,
         "published": all(row.kind == "published" for row in board.rows),
-        "marks": MARKS,
+        "marks": {mark: MARKS[mark] for mark in used_marks(board)},
+        "sizes": sample_sizes(board),
         "models": [_model(first_rows[model]) for model in board.models],
         "columns": [_column(column, column in main) for column in board.columns],
         "cells": cells,
@@ -127,6 +129,7 @@ def _column(column: Column, is_main: bool) -> dict[str, Any]:
         "kind": column.kind,
         "share": column.share_of_tasks,
         "parts": " ".join(column.parts),
+        "about": column.definition,
         "up": column.higher_is_better,
         "main": is_main,
     }
@@ -160,7 +163,7 @@ def _cell(cell: Cell, run: int) -> list[Any]:
     }
     return [
         # Unrounded, so that one decimal on the page is that of every other table.
-        estimate.value,
+        row.value,
         _round(estimate.stderr),
         _round(estimate.low),
         _round(estimate.high),
@@ -296,11 +299,11 @@ def positions(board: Board) -> list[dict[str, Any]]:
                 "title": f"{title}, texts of {catalogue.length_label(length)}",
                 "ticks": [[end, catalogue.length_label(end)] for end in ends],
                 "models": {
-                    str(board.models.index(model)): [
-                        [end, *_perplexity(own[end])] for end in sorted(own)
+                    str(index): [
+                        [end, *_perplexity(own)] for end, own in sorted(by_model[model].items())
                     ]
-                    for model, own in by_model.items()
-                    if model in board.models
+                    for index, model in enumerate(board.models)
+                    if model in by_model
                 },
             }
         )

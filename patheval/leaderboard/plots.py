@@ -27,7 +27,7 @@ OPTIONS: Any = {
 """For every plot: its file depends on its data alone, and not on the time or on random ids."""
 
 POSITION_FILE = "perplexity_by_position"
-_LINES = ("-", "--", ":", "-.")
+LINES = ("-", "--", ":", "-.")
 _MOST_MODELS = 16
 _MOST_HEAT_MAPS = 8
 
@@ -138,13 +138,22 @@ def _draw_panels(board: Board, panels: Sequence[_Panel]) -> Any:
     return figure
 
 
+def _line_style(board: Board, model: str) -> dict[str, str]:
+    """A model's place on the board gives its colour, in every plot."""
+    place = board.models.index(model)
+    return {
+        "color": COLORS[place % len(COLORS)],
+        "ls": LINES[place // len(COLORS) % len(LINES)],
+    }
+
+
 def _draw_panel(board: Board, axis: Any, panel: _Panel) -> None:
     scale = 100 if panel.is_share else 1
     values, lows = [], []
-    for place, (model, points) in enumerate(panel.lines.items()):
+    for model, points in panel.lines.items():
         if not points:
             continue
-        style = {"color": COLORS[place % len(COLORS)], "ls": _LINES[place // len(COLORS)]}
+        style = _line_style(board, model)
         heights = [scale * value for _, value, _, _ in points]
         axis.plot([x for x, *_ in points], heights, marker="o", ms=3.5, label=model, **style)
         values += heights
@@ -161,7 +170,7 @@ def _draw_panel(board: Board, axis: Any, panel: _Panel) -> None:
     axis.set_xticks(ticks, [label for _, label in panel.ticks])
     axis.minorticks_off()
     note = "" if panel.higher_is_better else " (lower is better)"
-    axis.set_title("\n".join(textwrap.wrap(panel.title + note, 52)), fontsize=9)
+    axis.set_title("\n".join(textwrap.wrap(panel.title + note, 52)), fontsize=9, pad=14)
     if panel.is_share:
         axis.set_ylim(-2, 102)
     elif values:
@@ -169,23 +178,22 @@ def _draw_panel(board: Board, axis: Any, panel: _Panel) -> None:
         middle = sorted(values)[len(values) // 2]
         top = min(max(values), 2 * middle) * 1.05
         axis.set_ylim(min(values + lows) * 0.95, top)
-        for model_place, points in enumerate(panel.lines.values()):
+        for model, points in panel.lines.items():
             for x, value, _, _ in points:
                 if value > top:
-                    color = COLORS[model_place % len(COLORS)]
+                    color = _line_style(board, model)["color"]
                     axis.plot([x], [top * 0.97], marker="^", color=color, clip_on=False)
     if board.train_length and ticks[0] <= board.train_length <= ticks[-1]:
         axis.axvline(board.train_length, color="grey", ls="--", lw=1)
-        # On the side of the line that has room.
-        is_left = board.train_length**2 <= ticks[0] * ticks[-1]
+        # Above the frame, where no curve runs.
         axis.annotate(
             "trained",
             (board.train_length, 1),
             xycoords=("data", "axes fraction"),
-            xytext=(3 if is_left else -3, -10),
+            xytext=(0, 2),
             textcoords="offset points",
-            ha="left" if is_left else "right",
-            fontsize=8,
+            ha="center",
+            fontsize=7,
         )
 
 

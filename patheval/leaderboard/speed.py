@@ -12,6 +12,33 @@ from patheval.errors import ResultsError
 from . import catalogue
 from .tables import MINUS, MISSING
 
+PLAIN_ATTENTION = ("fa3", "cudnn")
+"""Rivals that compute plain attention, the same beside every kind of ours."""
+
+_RATIO = "the fastest is bold. `a / b`: the time of a in times of b's, both of the same row."
+_TIMED = {
+    "prefill": (
+        "The attention of one layer over whole sequences; ours also writes its pages for decode. "
+        f"Median milliseconds; {_RATIO}"
+    ),
+    "decode": (
+        "The attention of one layer for one more token of each sequence, in a CUDA graph; of a "
+        f"rival's page sizes of 16 and 256 the better one counts. Median milliseconds; {_RATIO}"
+    ),
+    "engine": (
+        "One decode step of vLLM with a whole model of random weights, scheduling and sampling "
+        "included: the time that 128 more tokens of each sequence take, prefill subtracted, over "
+        "128; the faster of two runs counts. `rope` is vLLM's own Llama. Milliseconds; " + _RATIO
+    ),
+}
+_CHECKED = (
+    "Before anything is timed the kernel is checked against the definition in float64, prefill "
+    "and decode, on a reduced shape: two heads, at most 3,000 tokens of one sequence and 40 more "
+    "one by one. `relative_error` in the file is the root-mean-square error of that check, in "
+    "shares of the output's root mean square; rows of equal kind, head size and checked length "
+    "share one check, and none is of the shape timed. The largest here is "
+)
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -23,6 +50,8 @@ class Timing:
         shape: The shape's fields, such as batch, seq_len, num_heads, head_dim and kind.
         median_ms: Milliseconds.
         ratio_to: Times the time of each rival on the same shape.
+        relative_error: Of the check of the kind and head size, before it was timed; None for what
+            is not ours.
         card: Device.
         measured_with: Versions, driver and commit, as text.
         file: Name of the file.
@@ -33,6 +62,7 @@ class Timing:
     shape: Mapping[str, Any]
     median_ms: float
     ratio_to: Mapping[str, float]
+    relative_error: float | None
     card: str
     measured_with: str
     file: str
@@ -105,12 +135,14 @@ def read_speeds(folder: Path) -> Speeds:
 
 def _timing(row: Mapping[str, Any], path: Path) -> Timing:
     ratios = {str(rival): _positive(ratio) for rival, ratio in row["ratio_to"].items()}
+    error = row.get("relative_error")
     return Timing(
         bench=str(row["bench"]),
         impl=str(row["impl"]),
         shape={key: value for key, value in row["shape"].items() if value is not None},
         median_ms=_positive(row["median_ms"]),
         ratio_to=ratios,
+        relative_error=None if error is None else float(error),
         card=str(row.get("card") or "unknown card"),
         measured_with=_measured_with(row),
         file=path.name,
@@ -162,8 +194,10 @@ def markdown_parts(speeds: Speeds, folder: str) -> Iterator[tuple[str, str, list
     for timing in speeds.timings:
         groups[timing.bench, timing.card].append(timing)
     for (bench, card), own in groups.items():
-        note = "Median milliseconds; the fastest is bold. `a / b`: the time of a in times of b's."
-        yield bench, card, [note, _timing_table(own), _source(own, folder)]
+        notes = [_TIMED.get(bench, f"Milliseconds; {_RATIO}")]
+        notes += filter(None, [_rivals_note(own)])
+        parts = [" ".join(notes), _timing_table(own), _check_note(own), _source(own, folder)]
+        yield bench, card, [part for part in parts if part]
     scorings: dict[tuple[str, str], list[Scoring]] = defaultdict(list)
     for scoring in speeds.scorings:
         scorings[scoring.card, scoring.checkpoint].append(scoring)
@@ -173,6 +207,31 @@ def markdown_parts(speeds: Speeds, folder: str) -> Iterator[tuple[str, str, list
             "has new texts, tokenisation included, each route in an engine of its own."
         )
         yield "scoring", card, [note, _scoring_table(rows), _source(rows, folder)]
+
+
+def _rivals_note(timings: Sequence[Timing]) -> str:
+    """Says what rivals compute, and how far their times at one shape are apart."""
+    by_shape: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for timing in timings:
+        if timing.impl in PLAIN_ATTENTION:
+            by_shape[timing.impl][describe(timing.shape)].append(timing.median_ms)
+    if not by_shape:
+        return ""
+    spreads = {
+        rival: max(max(own) / min(own) - 1 for own in shapes.values())
+        for rival, shapes in by_shape.items()
+        if any(len(own) > 1 for own in shapes.values())
+    }
+    text = f"Plain attention ({', '.join(by_shape)}) was timed anew for each row"
+    if not spreads:
+        return f"{text}."
+    apart = ", ".join(f"{rival} by up to {100 * share:.2g} %" for rival, share in spreads.items())
+    return f"{text}; at one shape these times differ: {apart}."
+
+
+def _check_note(timings: Sequence[Timing]) -> str:
+    errors = [timing.relative_error for timing in timings if timing.relative_error is not None]
+    return f"{_CHECKED}{max(errors):.2g}." if errors else ""
 
 
 def _timing_table(timings: Sequence[Timing]) -> str:

@@ -35,6 +35,7 @@ class StateRow:
         labels: Number of labels.
         sequences: Number of test sequences.
         steps: Optimizer steps of the training.
+        planned_steps: Optimizer steps of the recipe; fewer were made where time was short.
         seconds: Training time of all seeds of the model together.
         route: How the error was counted.
         device: What it was trained on.
@@ -53,12 +54,18 @@ class StateRow:
     labels: int
     sequences: int
     steps: int
+    planned_steps: int
     seconds: float
     route: str
     device: str
     torch: str
     weights_sha256: str
     zoo: str | None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the training ended before the recipe's last step."""
+        return self.steps < self.planned_steps
 
 
 def write(rows: Sequence[StateRow], path: Path) -> None:
@@ -134,14 +141,27 @@ def markdown_parts(rows: Sequence[StateRow], level: int = 3) -> Iterator[str]:
         kinds.setdefault(_kind(row), []).append(row)
     for kind, own in kinds.items():
         yield f"{'#' * level} {_TITLES.get(kind, kind)}"
+        yield _origin(own)
+        if cut := [row for row in own if row.is_cut]:
+            yield _cut(cut)
         yield _table(own)
-        if len({row.num_layers for row in own}) > 1:
-            yield _fewest_layers(own)
+        if fewest := _fewest_layers(own):
+            yield fewest
 
 
 def _kind(row: StateRow) -> str:
     """The benchmark of a family: `mqrar2` and `mqrar3` share a table, `a5` has its own."""
     return re.sub(r"^mqrar\d$", "mqrar", row.family)
+
+
+def _origin(rows: Sequence[StateRow]) -> str:
+    routes = "; ".join(dict.fromkeys(row.route for row in rows))
+    labels = {row.task: row.labels for row in rows}
+    asked = ", ".join(f"{task} {count:,}" for task, count in labels.items())
+    return (
+        f"No results file of lm-eval is behind this table; how the errors were counted: {routes}. "
+        f"Labels asked of each seed: {asked}."
+    )
 
 
 def _table(rows: Sequence[StateRow]) -> str:
@@ -153,20 +173,55 @@ def _table(rows: Sequence[StateRow]) -> str:
     head = ["attention", "layers", "seeds", *tasks, "steps"]
     lines = [head, ["---", *["---:"] * (len(head) - 1)]]
     for (attention, num_layers), cells in models.items():
-        num_seeds = len({row.seed for own in cells.values() for row in own})
-        steps = ", ".join(str(n) for n in sorted({r.steps for own in cells.values() for r in own}))
+        own = [row for cell in cells.values() for row in cell]
+        num_seeds = len({row.seed for row in own})
         values = [mean_and_range(cells[task]) if task in cells else "\u2013" for task in tasks]
-        lines.append([attention, str(num_layers), str(num_seeds), *values, steps])
+        lines.append([attention, str(num_layers), str(num_seeds), *values, _steps(own)])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def _steps(rows: Sequence[StateRow]) -> str:
+    """Writes the steps made, and of how many where the training was cut: 438, 443 of 3000."""
+    by_plan: dict[int, set[int]] = {}
+    for row in rows:
+        by_plan.setdefault(row.planned_steps, set()).add(row.steps)
+    parts = []
+    for planned, made in by_plan.items():
+        text = ", ".join(str(steps) for steps in sorted(made))
+        parts.append(text if made == {planned} else f"{text} of {planned}")
+    return "; ".join(parts)
+
+
+def _cut(rows: Sequence[StateRow]) -> str:
+    """Says of rows whose training was cut what they do not say."""
+    by_layers: dict[int, list[StateRow]] = {}
+    for row in rows:
+        by_layers.setdefault(row.num_layers, []).append(row)
+    made = "; ".join(
+        f"{_steps(own)} with {layers} layer{'' if layers == 1 else 's'}"
+        for layers, own in sorted(by_layers.items())
+    )
+    return (
+        f"**Trainings cut short.** Steps made of the recipe's: {made}; the learning rate fell to 0 "
+        "within them. These rows show what so few steps reach, and say nothing about what a full "
+        "training, and thus the kind of attention, reaches."
+    )
+
+
 def _fewest_layers(rows: Sequence[StateRow]) -> str:
+    """What was concluded of kinds of attention that had whole trainings; empty without any."""
+    if len({row.num_layers for row in rows}) == 1:
+        return ""
     parts = []
     for attention in dict.fromkeys(row.attention for row in rows):
         own = [row for row in rows if row.attention == attention]
+        if any(row.is_cut for row in own):
+            continue
         tried = sorted({row.num_layers for row in own})
         enough = [n for n in tried if is_learned([row for row in own if row.num_layers == n])]
         parts.append(f"{attention} {enough[0] if enough else f'none of {tried[0]} to {tried[-1]}'}")
+    if not parts:
+        return ""
     return (
         f"Fewest layers with which every seed names {percent(REQUIRED_ACCURACY)} % of the labels: "
         + ", ".join(parts)

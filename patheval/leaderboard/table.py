@@ -1,6 +1,6 @@
-"""The parts of a board's table: columns, and cells that hold rows."""
+"""The parts of a board's table: columns with what they mean, and cells that hold rows."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from . import catalogue
@@ -8,8 +8,40 @@ from .schema import Row
 from .uncertainty import Difference, Estimate
 
 AVERAGE = "average"
-SUMMARIES = ("mean", "wAvg(inc)", "wAvg(dec)", "effective length", "effective length, 85.6 %")
-"""Columns that sum up a benchmark's lengths, in reading order."""
+EFFECTIVE = "effective length"
+EFFECTIVE_SHARE = 0.85
+RULER_THRESHOLD = 0.856
+EFFECTIVE_RULER = f"{EFFECTIVE}, {100 * RULER_THRESHOLD:g} %"
+GENERATION = "ms / generated token, prompts included"
+SUMMARIES: Mapping[str, str] = {
+    "mean": "the plain mean over the lengths",
+    "wAvg(inc)": (
+        "the mean over the lengths with weights 1, 2, 3, ... from the shortest to the longest, so "
+        "that long ones count most"
+    ),
+    "wAvg(dec)": "the same with the weights from the longest to the shortest",
+    EFFECTIVE: (
+        f"the longest length up to which every score is at least {100 * EFFECTIVE_SHARE:g} % of "
+        "the model's own score at its first length; a model that starts better has more to keep "
+        "and one that starts badly little, so it compares no models by itself, and none is bold"
+    ),
+    EFFECTIVE_RULER: (
+        f"the longest length up to which every score is at least {100 * RULER_THRESHOLD:g} %, "
+        "RULER's own threshold, the same for every model"
+    ),
+}
+"""Columns that sum up a benchmark's lengths, in reading order, and what they mean."""
+
+SPEEDS: Mapping[str, str] = {
+    "tokens read / s": "tokens of all prompts over the whole time in the model, answers included",
+    GENERATION: (
+        "the whole time of the runs' generate_until requests, the reading of their prompts "
+        "included, over the tokens that all of them generated together; not the time of a decode "
+        "step"
+    ),
+    "peak GPU memory, GiB": "the most that tensors took on one GPU in any of the runs",
+}
+"""Columns of speed, over all of a model's runs, and what they mean."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +97,32 @@ class Column:
         return f"({done}/{whole})" if done != whole else ""
 
     @property
+    def definition(self) -> str:
+        """What the column means, in one line; empty where its title says it."""
+        if meaning := {"summary": SUMMARIES, "speed": SPEEDS}.get(self.kind, {}).get(self.subtask):
+            return f"{self.subtask}: {meaning}."
+        if not self.share_of_tasks:
+            return ""
+        done, whole = self.num_tasks
+        if self.kind == "family":
+            return (
+                f"{self.subtask} {self.share_of_tasks}: the mean of {done} of {self.group}'s "
+                f"{whole} {self.subtask} tasks."
+            )
+        return (
+            f"{self.share_of_tasks}: the mean of {done} of {self.group}'s {whole} tasks, which is "
+            f"not {self.group}'s score."
+        )
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether its best values are marked.
+
+        Speeds depend on the machine and on what ran, effective lengths on the model's own start.
+        """
+        return self.kind != "speed" and self.subtask != EFFECTIVE
+
+    @property
     def name(self) -> str:
         """Group and title in one text."""
         return f"{self.group} {self.title}"
@@ -78,7 +136,7 @@ class Cell:
     """One value of the table.
 
     Attributes:
-        row: The row behind it.
+        row: The row behind it; one without a value says that no length reaches a threshold.
         estimate: Value with standard error and interval.
         difference: From the baseline; None where it cannot be compared.
         rank: 1 and 2 for the column's best and second best compared values, else 0.
@@ -128,7 +186,7 @@ def column_order(column: Column) -> tuple[object, ...]:
     return (
         catalogue.order(column.benchmark),
         0 if is_sweep else kinds[column.kind],
-        SUMMARIES.index(column.subtask) if column.kind == "summary" else place,
+        list(SUMMARIES).index(column.subtask) if column.kind == "summary" else place,
         column.subtask,
         column.length or 0,
         column.metric,

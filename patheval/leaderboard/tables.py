@@ -15,17 +15,22 @@ from .uncertainty import Difference
 
 MISSING = "\u2013"
 MINUS = "\u2212"
+NOISE = (
+    "`n` (noise) marks a difference that chance alone would often give: equally good models "
+    "differ by as much or more in at least 5 % of comparisons. Even so, about one of 20 "
+    "comparisons of equally good models has no `n`."
+)
 _MOST_LISTED = 200
 
 
 def format_value(value: float | None, unit: str) -> str:
     """Writes a value as tables show it: shares in percent, lengths as 8k, others plainly."""
     if value is None:
-        return MISSING
+        return "none" if unit == "tokens" else MISSING
     if unit == "share":
         return f"{100 * value:.1g}" if 0 < 100 * value < 0.05 else fixed(100 * value, 1)
     if unit == "tokens":
-        return catalogue.length_label(int(value)) if value else "none"
+        return catalogue.length_label(int(value))
     if abs(value) >= 1e5:
         return f"{value:.2e}"
     return fixed(value, 2 if abs(value) < 100 else 1)
@@ -63,16 +68,32 @@ def main_columns(columns: Sequence[Column]) -> list[Column]:
     return [column for column in columns if column.kind not in ("score", "family") or not averaged]
 
 
-def used_marks(board: Board, columns: Iterable[Column]) -> dict[str, str]:
-    """Returns a letter for each mark that occurs in the columns."""
-    columns = set(columns)
-    found = {
-        mark
-        for (_, column), cell in board.cells.items()
-        if column in columns
-        for mark in cell.row.marks
-    }
+def used_marks(board: Board) -> dict[str, str]:
+    """Returns a letter for each mark that occurs on the board, the same in all its tables."""
+    found = {mark for cell in board.cells.values() for mark in cell.row.marks}
     return {mark: chr(ord("a") + i) for i, mark in enumerate(m for m in MARKS if m in found)}
+
+
+def definitions(columns: Iterable[Column]) -> list[str]:
+    """Returns what columns mean, a line for each meaning."""
+    return list(dict.fromkeys(column.definition for column in columns if column.definition))
+
+
+def sample_sizes(board: Board) -> str:
+    """Says how many samples are behind the measured value of a task; empty if none says it."""
+    sizes: dict[str, set[int]] = defaultdict(set)
+    for column in board.columns:
+        for cell in (board.cell(model, column) for model in board.models):
+            if cell and column.kind == "score" and cell.row.kind == "measured" and cell.row.n:
+                sizes[column.group].add(cell.row.n)
+    by_range: dict[str, list[str]] = defaultdict(list)
+    for group, own in sizes.items():
+        text = f"{min(own):,}" + (f" to {max(own):,}" if len(own) > 1 else "")
+        by_range[text].append(group)
+    if not by_range:
+        return ""
+    parts = [f"{text} ({'; '.join(own)})" for text, own in by_range.items()]
+    return f"Samples behind each value of a task: {', '.join(parts)}."
 
 
 def markdown(board: Board) -> str:
@@ -98,14 +119,16 @@ def _markdown_parts(board: Board) -> Iterable[str]:
         "each table."
         + (
             f" Differences are from {board.baseline}, paired on equal prompts where their scores "
-            "are at hand and else as from unrelated prompts; `n` says that equal "
-            "models would differ as much in 5 % of such "
-            "comparisons (McNemar's exact test, paired bootstrap, or the normal distribution for "
-            "averages). Of 100 columns, five of a model that equals the baseline stay without it."
+            f"are at hand and else as from unrelated prompts. {NOISE} The test is McNemar's exact "
+            "one, a paired bootstrap, or the normal distribution for averages."
             if board.baseline
             else ""
         )
     )
+    if sizes := sample_sizes(board):
+        yield sizes
+    if summaries := summary_definitions(board):
+        yield summaries
     for columns in groups(board).values():
         yield from markdown_section(board, columns)
     if measured := [row for row in board.rows if row.kind == "measured"]:
@@ -140,6 +163,12 @@ def _markdown_parts(board: Board) -> Iterable[str]:
     )
 
 
+def summary_definitions(board: Board) -> str:
+    """Writes a list of what the columns over the lengths mean; empty if there are none."""
+    own = definitions(column for column in board.columns if column.kind == "summary")
+    return "\n".join(f"- {text}" for text in own)
+
+
 def markdown_section(board: Board, columns: Sequence[Column], level: int = 2) -> Iterator[str]:
     """Yields the paragraphs and tables of one benchmark.
 
@@ -149,7 +178,9 @@ def markdown_section(board: Board, columns: Sequence[Column], level: int = 2) ->
         level: Level of the heading.
     """
     yield f"{'#' * level} {columns[0].group}"
-    letters = used_marks(board, columns)
+    own = set(columns)
+    shown = {mark for (_, c), cell in board.cells.items() if c in own for mark in cell.row.marks}
+    letters = {mark: letter for mark, letter in used_marks(board).items() if mark in shown}
     main = main_columns(columns)
     yield markdown_table(board, main, letters)
     if any(cell.difference for (_, c), cell in board.cells.items() if c in set(main)):
@@ -159,8 +190,8 @@ def markdown_section(board: Board, columns: Sequence[Column], level: int = 2) ->
         tasks = [column for column in columns if column not in main]
         table = markdown_table(board, tasks, letters)
         yield f"<details><summary>Tasks</summary>\n\n{table}\n\n</details>"
-    if any(column.share_of_tasks for column in columns):
-        yield "(2/13): the mean of 2 of the benchmark's 13 tasks, which is not its score."
+    if meanings := definitions(column for column in columns if column.kind != "summary"):
+        yield "<br>\n".join(meanings)
     if len({column.parts for column in columns if column.kind == "average"}) > 1:
         yield (
             "The averages are of different tasks at different lengths, so nothing sums up the "
@@ -209,7 +240,7 @@ def _heading(column: Column) -> str:
 def _markdown_cell(cell: Cell | None, column: Column, letters: Mapping[str, str]) -> str:
     if cell is None:
         return MISSING
-    text = format_value(cell.estimate.value, column.unit)
+    text = format_value(cell.row.value, column.unit)
     text = {0: text, 1: f"**{text}**", 2: f"<u>{text}</u>"}[cell.rank]
     if error := format_error(cell.estimate.stderr, column.unit):
         text += f" ±{error}"
@@ -294,7 +325,7 @@ def _csv_values(cell: Cell | None, name: str, count: int) -> list[object]:
         return [""] * count
     if name == "table.csv":
         stderr = cell.estimate.stderr
-        return [cell.estimate.value, "" if stderr is None else stderr]
+        return ["" if value is None else value for value in (cell.row.value, stderr)]
     if cell.difference is None:
         return [""] * count
     return [cell.difference.value, cell.difference.stderr, cell.difference.p_value]
@@ -330,7 +361,7 @@ def latex(board: Board, columns: Sequence[Column]) -> str:
 def _latex_cell(cell: Cell | None, column: Column) -> str:
     if cell is None:
         return "--"
-    text = format_value(cell.estimate.value, column.unit)
+    text = format_value(cell.row.value, column.unit)
     text = {0: text, 1: f"\\textbf{{{text}}}", 2: f"\\underline{{{text}}}"}[cell.rank]
     if error := format_error(cell.estimate.stderr, column.unit):
         text += f" {{\\scriptsize$\\pm${error}}}"

@@ -36,7 +36,13 @@ BEFORE = scores(60, 96)
 
 @pytest.mark.parametrize(
     ("lost", "gained", "kind", "status"),
-    [(0, 0, "same", 0), (3, 2, "same", 0), (10, 0, "worse", 1), (0, 10, "better", 0)],
+    [
+        (0, 0, "same", 0),
+        (3, 3, "same", 0),
+        (3, 2, "within noise", 0),
+        (10, 0, "worse", 1),
+        (0, 10, "better", 0),
+    ],
 )
 def test_moves_beyond_two_standard_errors(tmp_path, lost, gained, kind, status):
     a = board(tmp_path / "a", Run("m", {TASK: BEFORE}))
@@ -55,7 +61,18 @@ def test_the_number_of_standard_errors_counts(tmp_path):
     stderr = diff.compare(a, b, sigmas=2)[0].difference.stderr
     moved = 10 / 96 / stderr
     assert diff.compare(a, b, sigmas=moved - 0.01)[0].kind == "worse"
-    assert diff.compare(a, b, sigmas=moved + 0.01)[0].kind == "same"
+    assert diff.compare(a, b, sigmas=moved + 0.01)[0].kind == "within noise"
+
+
+def test_small_moves_are_counted_apart_and_listed_when_asked(tmp_path):
+    a = board(tmp_path / "a", Run("m", {TASK: BEFORE}))
+    b = board(tmp_path / "b", Run("m", {TASK: flipped(BEFORE, 3, 2)}))
+    arguments = ["leaderboard", "diff", str(a), str(b)]
+    output = CliRunner().invoke(cli, arguments).output
+    assert output == "1 values: 1 within noise; --all lists every one\n"
+    output = CliRunner().invoke(cli, [*arguments, "--all"]).output
+    assert "within noise" in output.partition("1 values")[0]
+    assert output.endswith("1 values: 1 within noise\n")
 
 
 def test_lower_is_better_metrics_regress_upwards(tmp_path):
@@ -96,7 +113,7 @@ def test_without_stored_scores_the_comparison_is_unpaired(tmp_path):
     a = board(tmp_path / "a", Run("m", {TASK: BEFORE}, log_samples=False))
     b = board(tmp_path / "b", Run("m", {TASK: flipped(BEFORE, 10, 0)}))
     (change,) = diff.compare(a, b, sigmas=2)
-    assert (change.kind, change.difference.method) == ("same", "unpaired")
+    assert (change.kind, change.difference.method) == ("within noise", "unpaired")
 
 
 def test_averages_are_compared_and_equal_boards_are_equal(tmp_path):

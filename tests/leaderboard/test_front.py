@@ -1,5 +1,6 @@
 """leaderboards/: built from committed results, and known to be stale when it is."""
 
+import dataclasses
 import gzip
 import json
 import os
@@ -16,7 +17,7 @@ from golden_results import Run, four_models, scores
 from patheval.cli.main import cli
 from patheval.errors import ResultsError
 from patheval.leaderboard import board as boards
-from patheval.leaderboard import front, states
+from patheval.leaderboard import front, speed_plots, states
 from patheval.leaderboard.trim import trim_results
 
 ROOT = Path(__file__).parents[2]
@@ -82,8 +83,8 @@ def write_pictures(folder):
         (folder / picture).touch()
 
 
-def state_rows():
-    """Flip-flop by two kinds and three seeds, A5 with one and two layers."""
+def state_rows(a5_steps=4000):
+    """Flip-flop by two kinds and three seeds, A5 with one and two layers; recipes of 4000 steps."""
     errors = {
         ("fflm", "rope", 1, "path_fflm_sparse"): (400, 300, 500),
         ("fflm", "path", 1, "path_fflm_sparse"): (0, 0, 3),
@@ -91,8 +92,9 @@ def state_rows():
         ("a5", "path", 2, "path_a5"): (1, 2, 3),
     }
     return [
-        states.StateRow(family, attention, layers, seed, task, wrong / 1000, wrong, 1000, 10, 4000,
-                        60.0, "batched", "NVIDIA H200", "2.11.0", "0" * 64, None)
+        states.StateRow(family, attention, layers, seed, task, wrong / 1000, wrong, 1000, 10,
+                        a5_steps if family == "a5" else 4000, 4000, 60.0, "batched logits",
+                        "NVIDIA H200", "2.11.0", "0" * 64, None)
         for (family, attention, layers, task), own in errors.items()
         for seed, wrong in enumerate(own, start=1)
     ]  # fmt: skip
@@ -116,6 +118,36 @@ def test_state_tracking_errors_are_shown_beside_the_zoo_and_alone(folder):
     text = (folder / "README.md").read_text()
     assert "| rope | 1 | 3 | 40 (30 to 50) |" in text
     assert "Table 3 in miniature" not in text
+
+
+def test_tables_of_state_tracking_say_that_lm_eval_did_not_write_them():
+    parts = list(states.markdown_parts(state_rows()))
+    for place, part in enumerate(parts):
+        if part.startswith("| attention"):
+            assert "No results file of lm-eval" in parts[place - 1]
+            assert "batched logits" in parts[place - 1]
+    assert sum("path_fflm_sparse 1,000" in part for part in parts) == 1
+
+
+def test_trainings_cut_short_are_told_and_nothing_is_concluded_from_them():
+    whole = "\n".join(states.markdown_parts(state_rows()))
+    assert "cut short" not in whole
+    assert "90 % of the labels: path 2." in whole
+    cut = "\n".join(states.markdown_parts(state_rows(a5_steps=875)))
+    _, _, a5 = cut.partition("### A5")
+    assert "875 of 4000 with 1 layer; 875 of 4000 with 2 layers" in a5
+    assert "say nothing about what a full training" in a5
+    assert "| path | 2 | 3 | 0.2 (0.1 to 0.3) | 875 of 4000 |" in a5
+    assert "Fewest layers" not in cut
+    assert cut.count("cut short") == 1
+
+
+def test_whole_trainings_beside_cut_ones_still_conclude():
+    rows = state_rows()
+    rows += [dataclasses.replace(r, attention="fox", steps=9) for r in rows if r.family == "a5"]
+    parts = "\n".join(states.markdown_parts(rows))
+    assert "90 % of the labels: path 2." in parts
+    assert "Steps made of the recipe's: 9 of 4000 with 1 layer; 9 of 4000 with 2 layers" in parts
 
 
 def test_damaged_state_tracking_errors_are_an_error(folder):
@@ -190,6 +222,10 @@ def test_damaged_speeds_are_an_error(folder, text):
 
 def test_the_projects_own_boards_are_not_stale():
     assert front.stale_files(ROOT / "leaderboards") == []
+
+
+def test_kinds_of_attention_have_one_colour_in_all_pictures_of_the_projects_page():
+    assert front.zoo_board(ROOT / "leaderboards").models == list(speed_plots.KINDS)
 
 
 def test_trimmed_results_give_the_same_board(tmp_path):

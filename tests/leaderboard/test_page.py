@@ -9,6 +9,7 @@ from golden_results import Run, four_models, perplexity_run, scores
 from patheval.leaderboard import board as boards
 from patheval.leaderboard.board import Board
 from patheval.leaderboard.page import page_data, write_page
+from patheval.leaderboard.plots import COLORS
 from patheval.leaderboard.schema import Row
 from patheval.leaderboard.tables import format_value
 
@@ -239,6 +240,75 @@ def test_plots_and_heat_map(board, open_page):
     score, n = heat["models"][str(board.models.index("path"))]["512"][0]
     text = page.locator("#heat-map td").first.inner_text()
     assert text == f"{round(100 * score)} n={n}"
+
+
+def line_colors(page):
+    """Colours of the first plot's lines by model, as its key says them."""
+    keys = page.locator("#sweep-plots .legend-line")
+    return dict(
+        zip(
+            keys.all_inner_texts(),
+            keys.locator("line").evaluate_all("own => own.map((e) => e.getAttribute('stroke'))"),
+            strict=True,
+        )
+    )
+
+
+def test_a_model_keeps_its_colour_whatever_else_is_drawn(board, open_page):
+    page = open_page(board)
+    before = line_colors(page)
+    assert before == dict(zip(board.models, COLORS, strict=False))
+    page.locator('#board input[data-draw="0"]').uncheck()
+    del before[board.models[0]]
+    assert line_colors(page) == before
+    drawn = page.locator("#sweep-plots figure").first.locator("polyline")
+    strokes = drawn.evaluate_all("own => own.map((e) => e.getAttribute('stroke'))")
+    assert set(strokes) <= set(before.values())
+
+
+def test_lines_of_more_models_than_styles_stay_apart(browser, tmp_path):
+    rows = [
+        Row(model=f"m{i:02d}", benchmark="phonebook", length=length, task=f"t{length}",
+            metric="em", unit="share", value=0.5, n=10)
+        for i in range(40)
+        for length in (1024, 2048)
+    ]  # fmt: skip
+    write_page(Board("many", "", rows), tmp_path / "index.html")
+    page = browser.new_page()
+    page.goto((tmp_path / "index.html").as_uri())
+    page.wait_for_selector("html[data-ready]")
+    for i in range(1, 8):
+        page.locator(f'#board input[data-draw="{i}"]').uncheck()
+    for i in (8, 32, 33):
+        page.locator(f'#board input[data-draw="{i}"]').check()
+    styles = page.locator("#sweep-plots .legend-line line").evaluate_all(
+        "own => own.map((e) => e.getAttribute('stroke') + e.getAttribute('stroke-dasharray'))"
+    )
+    assert len(set(styles)) == len(styles) == 4
+    page.close()
+
+
+def test_the_legend_says_what_columns_mean_and_how_many_samples(board, open_page):
+    page = open_page(board)
+    legend = page.locator("#legend").inner_text()
+    for title in ("mean", "wAvg(inc)", "wAvg(dec)", "effective length"):
+        assert f"\n{title}: " in legend
+    assert "(4/13): the mean of 4 of RULER's 13 tasks" in legend
+    assert "(2/8)" not in legend
+    assert "Samples behind each value of a task: " in legend
+    page.check("#tasks")
+    page.locator("#legend", has_text="retrieval (2/8): the mean of 2").wait_for()
+
+
+def test_no_length_is_called_none(tmp_path, open_page):
+    for model, values in {"a": scores(5, 9), "b": scores(0, 9)}.items():
+        tasks = {f"path_phonebook_{length}": values for length in ("1k", "2k")}
+        Run(model, tasks).write(tmp_path / "runs")
+    board = boards.build([tmp_path / "runs"], name="none")
+    j = [c.title for c in board.columns].index("effective length")
+    page = open_page(board)
+    texts = [page.locator(f'td[data-cell="{i},{j}"]').inner_text() for i in range(2)]
+    assert texts == ["2k", "none"]
 
 
 def test_perplexity_by_position_is_drawn_and_clipped(open_page, tmp_path):

@@ -1,14 +1,18 @@
 """Measured speeds: tables of what `patheval bench` writes, and lines over lengths."""
 
+import inspect
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
+from patheval.bench import engine, steps
 from patheval.bench.scoring import Row
 from patheval.bench.steps import Shape
 from patheval.errors import ResultsError
 from patheval.leaderboard import speed, speed_plots
+from patheval.leaderboard.plots import COLORS
 
 WHERE = {"card": "NVIDIA H200", "driver": "570.1", "versions": {"torch": "2.11.0"}, "commit": "abc"}
 LENGTHS = (2048, 8192, 65536)
@@ -68,6 +72,42 @@ def test_kernels_stand_beside_their_rivals_with_ratios(tmp_path):
     )
 
 
+def test_rivals_differ_between_rows_by_as_much_as_is_said(tmp_path):
+    rows = [*series_rows(), timing(Shape(1, 65536, 8, 128), "cudnn", 3)]
+    note, *_ = parts(write(tmp_path, "prefill.json", {"rows": rows}))["prefill"]
+    assert "over whole sequences" in note
+    # fa3 at 2k: 1 beside path and 1.5 beside path-fox.
+    assert "Plain attention (fa3, cudnn) was timed anew for each row" in note
+    assert "at one shape these times differ: fa3 by up to 50 %." in note
+    # What computes the kind of attention in its row has no spread of runs.
+    for row in rows:
+        row["impl"] = row["impl"].replace("fa3", "fla").replace("cudnn", "fla")
+    note, *_ = parts(write(tmp_path, "prefill.json", {"rows": rows}))["prefill"]
+    assert "Plain attention" not in note
+
+
+def test_the_check_behind_a_speed_is_told(tmp_path):
+    rows = series_rows()
+    assert len(parts(write(tmp_path, "prefill.json", {"rows": rows}))["prefill"]) == 3
+    for row, error in zip(rows, (0.00203, 0.001), strict=False):
+        row["relative_error"] = error
+    *_, note, _ = parts(write(tmp_path, "prefill.json", {"rows": rows}))["prefill"]
+    assert note.endswith("The largest here is 0.002.")
+    defaults = inspect.signature(steps.check).parameters
+    assert f"at most {defaults['seq_len'].default:,} tokens" in note
+    assert f"and {defaults['num_decoded'].default} more" in note
+
+
+def test_the_projects_ratios_divide_times_of_one_row():
+    speeds = speed.read_speeds(Path(__file__).parents[2] / "leaderboards/performance")
+    times = {(t.bench, t.impl, str(t.shape)): t.median_ms for t in speeds.timings}
+    ratios = [(t, rival, ratio) for t in speeds.timings for rival, ratio in t.ratio_to.items()]
+    assert ratios
+    for own, rival, ratio in ratios:
+        rival_ms = times[own.bench, rival, str(own.shape)]
+        assert ratio == pytest.approx(own.median_ms / rival_ms)
+
+
 def test_engines_are_compared_with_the_rope_engine(tmp_path):
     shape = {"batch": 1, "seq_len": 65536, "hidden_size": 1024, "num_heads": 16, "head_dim": 64}
     rows = [
@@ -75,7 +115,10 @@ def test_engines_are_compared_with_the_rope_engine(tmp_path):
          "ratio_to": {"rope": ms / 2}, **WHERE}
         for kind, ms in (("rope", 2.0), ("path", 3.0))
     ]  # fmt: skip
-    _, table, _ = parts(write(tmp_path, "engine.json", {"rows": rows}))["engine"]
+    note, table, _ = parts(write(tmp_path, "engine.json", {"rows": rows}))["engine"]
+    assert "One decode step of vLLM" in note
+    assert f"that {engine._NUM_STEPS} more tokens" in note
+    assert "edian" not in note
     assert table.splitlines() == [
         "| shape | rope | path | path / rope |",
         "| --- | ---: | ---: | ---: |",
@@ -112,12 +155,31 @@ def test_lines_join_equal_numbers_of_tokens(tmp_path):
     assert (series.tokens, series.num_heads, series.head_dim) == (65536, 16, 64)
     assert series.times == {
         "patheval path": [(2048, 2), (8192, 3), (65536, 5)],
-        "fa3": [(2048, 1.25), (8192, 2.25), (65536, 4.25)],
         gated: [(2048, 0.5), (8192, 1), (65536, 2)],
+    }
+    assert series.rivals == {
+        ("patheval path", "fa3"): [(2048, 1), (8192, 2), (65536, 4)],
+        (gated, "fa3"): [(2048, 1.5), (8192, 2.5), (65536, 4.5)],
     }
     assert series.ratios["patheval path", "fa3"] == [(2048, 2), (8192, 1.5), (65536, 1.25)]
     assert {value for _, value in series.ratios[gated, "fa3"]} == {0.5}
     assert "patheval path: 2k 2 ms, 8k 3 ms, 64k 5 ms" in series.description
+    assert "fa3 beside patheval path: 2k 1 ms, 8k 2 ms, 64k 4 ms" in series.description
+
+
+def test_both_panels_show_the_same_runs(tmp_path):
+    (series,) = speed_plots.length_series(write(tmp_path, "prefill.json", {"rows": series_rows()}))
+    left, right = speed_plots._draw(series).axes
+    lines = {line.get_label(): line for line in left.get_lines()}
+    rival = dict(zip(*lines["fa3, beside patheval path"].get_data(), strict=True))
+    ours = dict(zip(*lines["patheval path"].get_data(), strict=True))
+    ratio = dict(zip(*right.get_lines()[0].get_data(), strict=True))
+    assert ratio == {length: ours[length] / rival[length] for length in LENGTHS}
+    assert list(lines["fa3, beside the others"].get_ydata()) == [1.5, 2.5, 4.5]
+    colors = dict(zip(("rope", "fox", "path", "path-fox"), COLORS, strict=False))
+    assert lines["patheval path"].get_color() == colors["path"]
+    assert right.get_lines()[1].get_color() == colors["path-fox"]
+    assert lines["fa3, beside patheval path"].get_color() not in colors.values()
 
 
 def test_two_lengths_make_no_line(tmp_path):

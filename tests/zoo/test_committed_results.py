@@ -24,7 +24,7 @@ from patheval.samplefile import find_samples, read_samples
 from patheval.tokenization import load_tokenizer
 from patheval.zoo import CHECKPOINTS, resolve
 from patheval.zoo.recipes import LONG_CONTEXT
-from patheval.zoo.state_tracking.recipes import TESTS
+from patheval.zoo.state_tracking.recipes import TESTS, find
 
 RESULTS = Path(__file__).parents[2] / "leaderboards" / "results"
 # Task and number of prompts; those of 1k take about three times as long each.
@@ -99,6 +99,12 @@ def test_errors_of_the_state_tracking_family_are_committed() -> None:
         for attention in LONG_CONTEXT
         for test in ("iid", "sparse", "dense")
     }
+
+
+def test_committed_steps_are_told_beside_those_of_the_recipes() -> None:
+    for row in states.read(RESULTS / states.STATES):
+        (recipe,) = find(row.family, [row.attention], row.num_layers)
+        assert row.steps <= row.planned_steps == recipe.num_steps
 
 
 @pytest.mark.parametrize("row", shipped_states(), ids=lambda row: f"{row.zoo}-{row.task}")

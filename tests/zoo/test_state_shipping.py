@@ -101,7 +101,12 @@ def test_every_seeds_errors_are_published_and_stand_in_the_card(
     parts = "\n\n".join(states.markdown_parts(rows))
     header = "| attention | layers | seeds | path_fflm_iid | path_fflm_sparse | path_fflm_dense |"
     assert f"{header} steps |" in parts
-    assert "names 0 % of the labels: rope 1, path-fox 1." in parts
+    assert {(row.family, row.steps, row.planned_steps) for row in rows} == {
+        ("fflm", 3, 4000),
+        ("a5", 3, 8000),
+    }
+    assert "3 of 8000 with 1 layer; 3 of 8000 with 2 layers" in parts
+    assert "Fewest layers" not in parts
 
 
 @pytest.mark.parametrize("name", ["fflm-path-fox", "a5-rope"])
@@ -130,6 +135,7 @@ def _row(family: str, attention: str, layers: int, seed: int, error: int) -> sta
         labels=1000,
         sequences=10,
         steps=1,
+        planned_steps=1,
         seconds=1.0,
         route="",
         device="cpu",

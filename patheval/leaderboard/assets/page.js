@@ -18,9 +18,9 @@
 
   const lengthLabel = (n) => (n >= 1024 && n % 1024 === 0 ? `${n / 1024}k` : String(n));
   function format(value, unit) {
-    if (value === null) return "";
+    if (value === null) return unit === "tokens" ? "none" : "";
     if (unit === "share") return value > 0 && 100 * value < 0.05 ? String(Number((100 * value).toPrecision(1))) : (100 * value).toFixed(1);
-    if (unit === "tokens") return value ? lengthLabel(value) : "none";
+    if (unit === "tokens") return value ? lengthLabel(value) : "0k";
     if (Math.abs(value) >= 1e5) return value.toExponential(2);
     return value.toFixed(Math.abs(value) < 100 ? 2 : 1);
   }
@@ -161,15 +161,23 @@
     models.forEach((i) => columns.forEach((j) => data.cells[i][j] && data.cells[i][j][MARKS].forEach((m) => used.add(m))));
     const lines = [...used].map((m) => `<sup>${letters[m]}</sup> ${m}: ${escape(data.marks[m])}.`);
     lines.unshift("Bold on green: best compared value; underlined on blue: second best; italic: not compared. ± is one standard error." +
-      (data.baseline ? " n: noise, as equal models differ as much in 5 % of comparisons." : "") +
-      (columns.some((j) => /\(\d+\/\d+\)/.test(data.columns[j].title)) ? " (2/13): the mean of 2 of the benchmark's 13 tasks, which is not its score." : ""));
+      (data.baseline ? " n: noise, as equally good models differ by as much in at least 5 % of comparisons; about one of 20 comparisons of such models has no n." : "") +
+      (data.sizes ? ` ${escape(data.sizes)}` : ""));
+    lines.push(...new Set(columns.map((j) => escape(data.columns[j].about)).filter(Boolean)));
     byId("legend").innerHTML = lines.map((line) => `<div>${line}</div>`).join("");
   }
 
-  const SCALE = { left: 44, right: 14, top: 8, bottom: 28, width: 380, height: 230 };
+  const SCALE = { left: 44, right: 14, top: 20, bottom: 28, width: 380, height: 242 };
+  // A model's place among all gives its style, whatever else is drawn; beyond 32 models the next free one.
   function lineStyle(i) {
-    const place = [...state.drawn].sort((a, b) => a - b).indexOf(i);
-    return { color: COLORS[place % COLORS.length], dash: DASHES[Math.floor(place / COLORS.length) % DASHES.length] };
+    const most = COLORS.length * DASHES.length, taken = new Map();
+    [...state.drawn].sort((a, b) => a - b).forEach((own) => {
+      let place = own % most;
+      while (taken.size < most && [...taken.values()].includes(place)) place = (place + 1) % most;
+      taken.set(own, place);
+    });
+    const place = taken.get(i);
+    return { color: COLORS[place % COLORS.length], dash: DASHES[Math.floor(place / COLORS.length)] };
   }
   function sweeps() {
     const found = new Map();
@@ -226,7 +234,7 @@
     if (train && train >= shortest && train <= longest) {
       const isLeft = train * train <= shortest * longest;
       svg += `<line class="train" x1="${x(train)}" x2="${x(train)}" y1="${S.top}" y2="${S.height - S.bottom}"><title>training length ${lengthLabel(train)}</title></line>` +
-        `<text x="${x(train) + (isLeft ? 3 : -3)}" y="${S.top + 10}" text-anchor="${isLeft ? "start" : "end"}">trained</text>`;
+        `<text x="${x(train) + (isLeft ? -3 : 3)}" y="${S.top - 6}" text-anchor="${isLeft ? "start" : "end"}">trained</text>`;
     }
     const described = [];
     series.forEach(([i, points]) => {

@@ -29,7 +29,6 @@ def write(
     own: StateRow,
     siblings: Sequence[StateRow],
     log: list[dict[str, Any]],
-    planned_steps: int,
 ) -> str:
     """The card as Markdown.
 
@@ -39,7 +38,6 @@ def write(
         siblings: Errors of all seeds and numbers of layers of this attention kind, its own
             included.
         log: Its training log.
-        planned_steps: Of the recipe.
     """
     start, *entries = log
     recipe = start["recipe"]
@@ -47,9 +45,9 @@ def write(
     layers = "1 layer" if own.num_layers == 1 else f"{own.num_layers} layers"
     num_sequences = own.steps * recipe["batch_size"]
     cut = ""
-    if own.steps < planned_steps:
+    if own.is_cut:
         cut = (
-            f"\nThe recipe has {planned_steps} steps; these runs were cut, with their "
+            f"\nThe recipe has {own.planned_steps} steps; these runs were cut, with their "
             "learning-rate schedule, to the time\nthat was to be had."
         )
     growth = ""

@@ -56,8 +56,7 @@ def collect(runs: Path, checkpoints: Path, errors: Path) -> list[str]:
             row for row in rows if row.family == own.family and row.attention == own.attention
         ]
         log = read_log(runs / run)
-        (recipe,) = recipes.find(own.family, [log[0]["recipe"]["attention"]], own.num_layers)
-        (target / "card.md").write_text(card.write(name, own, siblings, log, recipe.num_steps))
+        (target / "card.md").write_text(card.write(name, own, siblings, log))
         logprobs.record(target, _text(own.family))
     shipping.write_manifest(checkpoints)
     states.write(rows, errors)
@@ -149,6 +148,7 @@ def _row(runs: Path, entry: dict[str, Any]) -> StateRow:
         )
     start, *log = read_log(folder)
     recipe = start["recipe"]
+    (planned,) = recipes.find(recipe["task"], [recipe["attention"]], recipe["num_layers"])
     return StateRow(
         family=recipe["task"],
         attention=recipe["attention"],
@@ -160,6 +160,7 @@ def _row(runs: Path, entry: dict[str, Any]) -> StateRow:
         labels=entry["labels"],
         sequences=entry["sequences"],
         steps=entry["steps"],
+        planned_steps=planned.num_steps,
         seconds=log[-1]["seconds"],
         route=entry["route"],
         device=start["device"],
