@@ -269,9 +269,13 @@ class Answering(ABC):
         return self._open_store
 
     def _not_a_number(self, num_tokens: int) -> RequestError:
+        fix = (
+            "its weights are beyond what can be computed: check the training"
+            if self._model_dtype in ("float32", "float64")
+            else "pass dtype=float32"
+        )
         return RequestError(
-            f"the model gives NaN for a prompt of {num_tokens} tokens in {self._model_dtype}; "
-            "pass dtype=float32"
+            f"the model gives NaN for a prompt of {num_tokens} tokens in {self._model_dtype}; {fix}"
         )
 
 

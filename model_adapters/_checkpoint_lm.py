@@ -4,7 +4,8 @@ import inspect
 import json
 import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from types import FrameType
 from typing import Any
@@ -22,13 +23,10 @@ from numpy.typing import NDArray
 
 import patheval
 from patheval._cpu_environment import installed_version
-from patheval.checkpoint.reader import CONFIG_NAME, open_checkpoint
+from patheval.checkpoint.reader import CONFIG_NAME, GENERATION_CONFIG_NAME, open_checkpoint
 from patheval.checkpoint.tokenizer import check_tokenizer
 from patheval.errors import PrerequisiteError, RequestError, UnsupportedError
-from patheval.store import (
-    code_digest,
-    tokenizer_digest,
-)
+from patheval.store import code_digest, numeric_variables, tokenizer_digest
 from patheval.tokenization import TokenCodec, load_tokenizer
 from patheval.zoo import resolve
 
@@ -106,22 +104,28 @@ class CheckpointLM(Answering, TemplateLM):
                 "limit; pass max_length alone"
             )
         limit = max_model_len if max_length is None else max_length
-        self._max_length = integer(
-            "max_length", DEFAULT_MAX_LENGTH if limit is None else limit, minimum=2
-        )
-        self._max_gen_toks = integer("max_gen_toks", max_gen_toks, minimum=1)
-        self._overlength = choice("overlength", overlength, OVERLENGTH_CHOICES)
+        self._max_length = _read("max_length", DEFAULT_MAX_LENGTH if limit is None else limit)
+        self._max_gen_toks = _read("max_gen_toks", max_gen_toks)
+        self._overlength = _read("overlength", overlength)
         self._think_end_token = think_end_token
         self._chat_template_args = dict(chat_template_args or {})
         if enable_thinking is not None:
-            self._chat_template_args["enable_thinking"] = flag("enable_thinking", enable_thinking)
+            self._chat_template_args["enable_thinking"] = _read("enable_thinking", enable_thinking)
 
+        # All that is known of the model is read before it is loaded, as its key must be.
+        self._variables = numeric_variables()
         self._checkpoint = open_checkpoint(resolve(pretrained), revision)
+        folder = self._checkpoint.path
+        self._configs = {
+            name: json.loads((folder / name).read_text(encoding="utf-8"))
+            for name in (CONFIG_NAME, GENERATION_CONFIG_NAME)
+            if (folder / name).is_file()
+        }
         # Reads every weight, so that NaN is found before an engine is started.
         self._fingerprint = self._checkpoint.fingerprint()
         vocab_size = self._checkpoint.config.vocab_size
         self._tokenizer_source = resolve(tokenizer) if tokenizer else str(self._checkpoint.path)
-        self._trust_remote_code = flag("trust_remote_code", trust_remote_code)
+        self._trust_remote_code = _read("trust_remote_code", trust_remote_code)
         self.tokenizer = load_tokenizer(
             self._tokenizer_source,
             tokenizer_revision,
@@ -130,7 +134,7 @@ class CheckpointLM(Answering, TemplateLM):
         check_tokenizer(self.tokenizer, vocab_size, self._tokenizer_source)
         prefix = None
         if prefix_token_id is not None:
-            prefix = integer("prefix_token_id", prefix_token_id, minimum=0)
+            prefix = _read("prefix_token_id", prefix_token_id)
             if prefix >= vocab_size:
                 raise UnsupportedError(
                     f"prefix_token_id is {prefix} but vocab_size is {vocab_size}; "
@@ -138,11 +142,26 @@ class CheckpointLM(Answering, TemplateLM):
                 )
         self._codec = TokenCodec(
             self.tokenizer,
-            add_bos_token=None if add_bos_token is None else flag("add_bos_token", add_bos_token),
+            add_bos_token=None if add_bos_token is None else _read("add_bos_token", add_bos_token),
             prefix_token_id=prefix,
         )
         self._num_truncated = self._num_skipped = 0
         self._num_empty_prompts = self._num_empty_generations = 0
+
+    @classmethod
+    def check_arguments(cls, arguments: Mapping[str, Any]) -> None:
+        """Checks as much of `--model_args` as no checkpoint and no engine is needed for.
+
+        Args:
+            arguments: Names and values, as lm-eval passes them.
+
+        Raises:
+            UnsupportedError: A name is not known, or its value is refused.
+            PrerequisiteError: What knows the names is not installed.
+        """
+        for name, value in arguments.items():
+            if name in _READERS and value is not None:
+                _read(name, value)
 
     @property
     def eot_token_id(self) -> int:
@@ -350,14 +369,9 @@ class CheckpointLM(Answering, TemplateLM):
 
     def _identity(self) -> dict[str, object]:
         """All that answers depend on, besides the requests."""
-        folder = self._checkpoint.path
         return {
             "checkpoint": self._fingerprint,
-            "config": {
-                name: json.loads((folder / name).read_text(encoding="utf-8"))
-                for name in (CONFIG_NAME, "generation_config.json")
-                if (folder / name).is_file()
-            },
+            "config": self._configs,
             "attention": self._checkpoint.config.attention,
             "tokenizer": tokenizer_digest(self.tokenizer),
             "dtype": self._model_dtype,
@@ -371,6 +385,7 @@ class CheckpointLM(Answering, TemplateLM):
                     for name in ("torch", "transformers", "tokenizers", "triton")
                 },
             },
+            "variables": self._variables,
             "engine": self._engine_facts(),
         }
 
@@ -505,6 +520,20 @@ def _refuse_request_cache() -> None:
         frame = frame.f_back
 
 
+def _read(name: str, value: object) -> Any:
+    return _READERS[name](name, value)
+
+
+_READERS: dict[str, Callable[[str, object], Any]] = {
+    "max_length": partial(integer, minimum=2),
+    "max_model_len": partial(integer, minimum=2),
+    "max_gen_toks": partial(integer, minimum=1),
+    "overlength": partial(choice, choices=OVERLENGTH_CHOICES),
+    "trust_remote_code": flag,
+    "add_bos_token": flag,
+    "enable_thinking": flag,
+    "prefix_token_id": partial(integer, minimum=0),
+}
 # Settings that say nothing when decoding is greedy.
 _IDLE_WHEN_GREEDY = ("temperature", "top_p", "top_k", "min_p", "seed")
 # Names that `--model_args` may hold for every adapter.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from patheval.errors import RequestError, UnsupportedError
+from patheval.errors import EngineError, RequestError, UnsupportedError
 
 from ._jobs import Answers, AnswerStream, Job, Scores, ScoringJob, Text
 
@@ -56,6 +57,7 @@ class Engine:
         self._num_tokens = 0
         self._serial = itertools.count()
         self._numbers: dict[str, int] = {}
+        self._lost: set[int] = set()
 
     @property
     def is_full(self) -> bool:
@@ -78,22 +80,27 @@ class Engine:
 
         Raises:
             RequestError: A token is beyond the vocabulary, or vLLM refuses the request.
+            EngineError: vLLM's process has died.
         """
         # Where next to nothing can be shared, a row in a cached block is all there is to gain.
         reads_cache = self._reads_cache and not (
             isinstance(job, ScoringJob) and job.rows.min() < self._block_size
         )
+        with _alive():
+            self._add(number, job, reads_cache)
         self._num_tokens += len(job.prompt)
-        self._add(number, job, reads_cache)
 
     def step(self) -> Answers:
         """Runs one step of the engine and returns the answers that it completed.
 
         Raises:
-            UnsupportedError: vLLM lost the scores of a request.
+            UnsupportedError: vLLM lost the scores of a request again and again.
+            EngineError: vLLM's process has died.
         """
         answers: Answers = []
-        for output in self._engine.step():
+        with _alive():
+            outputs = self._engine.step()
+        for output in outputs:
             number, job, _ = self._close(output.request_id)
             completion = output.outputs[0]
             answers.append(
@@ -109,17 +116,19 @@ class Engine:
             self._num_tokens -= len(job.prompt)
         for request_id, own in self._client.take_scored():
             number, job, reads_cache = self._close(request_id)
-            if own is None or np.isnan(own[0]).any():
-                if reads_cache:
-                    # A row lay in a block that was computed for an earlier prompt.
-                    self._add(number, job, False)
-                    continue
-                if own is None:
+            if own is None and not reads_cache:
+                if number in self._lost:
                     raise UnsupportedError(
-                        f"vLLM {self._vllm_version} handed out no scores for a prompt of "
+                        f"vLLM {self._vllm_version} twice handed out no scores for a prompt of "
                         f"{len(job.prompt)} tokens; install a version that patheval supports "
                         "(`patheval doctor` names them)"
                     )
+                self._lost.add(number)
+            if own is None or (reads_cache and np.isnan(own[0]).any()):
+                # A row lay in a block that was computed for an earlier prompt.
+                self._add(number, job, False)
+                continue
+            self._lost.discard(number)
             self._num_tokens -= len(job.prompt)
             answers.append((number, Scores(*own)))
         return answers
@@ -144,6 +153,7 @@ class Engine:
         self._client.abort_scored()
         self._numbers.clear()
         self._open.clear()
+        self._lost.clear()
         self._num_tokens = 0
 
     def facts(self) -> dict[str, object]:
@@ -210,3 +220,18 @@ class Engine:
         """Take a finished request out of the open ones: its number, job, and use of the cache."""
         number = self._numbers.pop(request_id)
         return number, *self._open.pop(number)
+
+
+@contextmanager
+def _alive() -> Iterator[None]:
+    """Says what to do when vLLM's own process has died, which vLLM has described in its log."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    try:
+        yield
+    except EngineDeadError as error:
+        raise EngineError(
+            "vLLM's engine process has died (if it had an error of its own, it is above; if not, "
+            "it was killed, as for want of memory); answers so far are kept unless resume is off: "
+            "run the same command again"
+        ) from error

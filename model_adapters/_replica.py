@@ -72,8 +72,13 @@ class Peak:
 
 @dataclass(frozen=True)
 class Failed:
-    """An error that starting again would not mend."""
+    """An error that starting again would not mend.
 
+    Attributes:
+        run: The run that it ends; None if the engine cannot start.
+    """
+
+    run: int | None
     error: Exception
 
 
@@ -90,7 +95,7 @@ def serve(connection: Any) -> None:
         try:
             engine = Engine(start.arguments)
         except (TypeError, ValueError, PathEvalError) as error:
-            connection.send(Failed(_portable(error)))
+            connection.send(Failed(None, _portable(error)))
             return
         connection.send(Ready(engine.facts(), engine.max_requests))
         _serve(connection, engine)
@@ -131,7 +136,7 @@ def _serve(connection: Any, engine: Any) -> None:
         except PathEvalError as error:
             waiting.clear()
             engine.abort()
-            connection.send(Failed(_portable(error)))
+            connection.send(Failed(run, _portable(error)))
             continue
         if answers:
             connection.send(Done(run, answers))

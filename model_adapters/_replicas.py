@@ -7,15 +7,15 @@ had not answered is done anew.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import secrets
 import socket
 import subprocess
 import sys
+import weakref
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from multiprocessing.connection import Connection, Listener, wait
@@ -43,6 +43,7 @@ class Replicas:
     Args:
         arguments: Those of `vllm.LLM`, for each.
         num_replicas: Number of engines.
+        check: Called each time that an engine is up; raises if it has loaded another model.
 
     Raises:
         TypeError: vLLM does not know an argument.
@@ -51,14 +52,18 @@ class Replicas:
         PrerequisiteError: The engines die while they start, or Ray is not installed.
     """
 
-    def __init__(self, arguments: Mapping[str, Any], num_replicas: int) -> None:
+    def __init__(
+        self, arguments: Mapping[str, Any], num_replicas: int, check: Callable[[], None]
+    ) -> None:
         gpus_each = int(arguments.get("tensor_parallel_size", 1)) * int(
             arguments.get("pipeline_parallel_size", 1)
         )
         launcher = _launcher(num_replicas, gpus_each)
         self._replicas = [_Replica(rank, launcher, arguments) for rank in range(num_replicas)]
+        self._check = check
         self._run = 0
-        atexit.register(self.close)
+        # Also when the last reference goes, or Python ends.
+        self._finalizer = weakref.finalize(self, _close, self._replicas)
         try:
             while not all(replica.ready for replica in self._replicas):
                 for replica, message in self._messages():
@@ -111,11 +116,7 @@ class Replicas:
 
     def close(self) -> None:
         """See `Executor.close`."""
-        atexit.unregister(self.close)
-        for replica in self._replicas:
-            replica.close()
-        for replica in self._replicas:
-            replica.process.wait()
+        self._finalizer()
 
     def _messages(self) -> Iterator[tuple[_Replica, Any]]:
         """Wait for messages; None from a replica means that it is gone."""
@@ -127,10 +128,20 @@ class Replicas:
             except (EOFError, OSError):
                 message = None
             if isinstance(message, Failed):
-                raise message.error
+                if message.run in (None, self._run):
+                    raise message.error
+                continue  # a run that has ended: each replica may have met the same fault
             if isinstance(message, Ready):
+                self._check()
                 replica.ready = message
             yield replica, message
+
+
+def _close(replicas: Sequence[_Replica]) -> None:
+    for replica in replicas:
+        replica.close()
+    for replica in replicas:
+        replica.process.wait()
 
 
 class _Replica:

@@ -7,7 +7,7 @@ import inspect
 import itertools
 import logging
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,8 +57,7 @@ class PathRefLM(CheckpointLM):
         max_batch_size: int | str | None = None,
         **kwargs: Any,
     ) -> None:
-        refuse_unknown(kwargs, {*inspect.signature(PathRefLM.__init__).parameters, *ARGUMENTS})
-        dtype = choice("dtype", dtype, DTYPE_CHOICES)
+        self.check_arguments({"dtype": dtype, **kwargs})
         resolved_device = _resolve_device(device)
         super().__init__(pretrained, **kwargs)
         self._device = resolved_device
@@ -66,8 +65,16 @@ class PathRefLM(CheckpointLM):
         self._model = ReferenceModel(
             self._checkpoint, device=self._device, dtype=getattr(torch, dtype_name)
         )
+        self._checkpoint.check_unchanged()
         config_eos = self._model.config.eos_token_id
         self._stop_ids = {self.tokenizer.eos_token_id, config_eos} - {None}
+
+    @classmethod
+    def check_arguments(cls, arguments: Mapping[str, Any]) -> None:
+        """Checks names and values; see `CheckpointLM.check_arguments`."""
+        refuse_unknown(arguments, {*inspect.signature(PathRefLM.__init__).parameters, *ARGUMENTS})
+        choice("dtype", arguments.get("dtype", "float32"), DTYPE_CHOICES)
+        super().check_arguments(arguments)
 
     @property
     def _model_dtype(self) -> str:

@@ -5,12 +5,13 @@ import hashlib
 import inspect
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from patheval import _cpu_environment
 from patheval.checkpoint.config import DTYPES, StockConfig
-from patheval.errors import RequestError, UnsupportedError
+from patheval.errors import PathEvalError, RequestError, UnsupportedError
 
 from ._answering import Generation
 from ._arguments import choice, integer, refuse_unknown
@@ -57,35 +58,29 @@ class PathLM(CheckpointLM):
         **kwargs: Any,
     ) -> None:
         engine_args = {key: kwargs.pop(key) for key in set(kwargs) - ARGUMENTS}
-        dtype = choice("dtype", dtype, ("auto", *DTYPES))
+        dtype = _read("dtype", dtype)
         if max_batch_size is not None:
-            engine_args.setdefault(
-                "max_num_seqs", integer("max_batch_size", max_batch_size, minimum=1)
-            )
-        for name, accepted in _FIXED_ENGINE_ARGUMENTS.items():
-            if engine_args.get(name, accepted[0]) not in accepted:
-                raise UnsupportedError(
-                    f"{name}={engine_args[name]!r} would score something else than the checkpoint; "
-                    "leave it out"
-                )
+            engine_args.setdefault("max_num_seqs", _read("max_batch_size", max_batch_size))
+        _refuse_fixed(engine_args)
         super().__init__(pretrained, **kwargs)
         self._dtype = self._checkpoint.config.dtype if dtype == "auto" else dtype
         if overrides := self._position_overrides(self._max_length):
             engine_args["hf_overrides"] = overrides
-        self._seed = integer("seed", seed, minimum=0)
-        num_ranks = integer("tensor_parallel_size", tensor_parallel_size, minimum=1)
-        num_replicas = integer("data_parallel_size", data_parallel_size, minimum=1)
+        self._seed = _read("seed", seed)
+        num_ranks = _read("tensor_parallel_size", tensor_parallel_size)
+        num_replicas = _read("data_parallel_size", data_parallel_size)
         _cpu_environment.prepare()
         if _cpu_environment.is_cpu():
             engine_args.setdefault("enforce_eager", True)
+            engine_args.setdefault("block_size", _CPU_BLOCK_SIZE)
         environment = dict(os.environ)
+        self._vllm_variables = _vllm_variables()
         import vllm
 
         from patheval.vllm_plugin.versions import check_vllm_version
 
         check_vllm_version(vllm.__version__)
-        ours = {*inspect.signature(PathLM.__init__).parameters, *ARGUMENTS}
-        refuse_unknown(engine_args, _engine_argument_names() | ours)
+        refuse_unknown(engine_args, _engine_argument_names() | _own_argument_names())
         self._engine_args = engine_args
         arguments = {
             "model": str(self._checkpoint.path),
@@ -100,7 +95,9 @@ class PathLM(CheckpointLM):
         }
         try:
             self._num_replicas = num_replicas
-            self._engine: Executor = _start(arguments, num_replicas)
+            self._engine: Executor = _start(
+                arguments, num_replicas, self._checkpoint.check_unchanged
+            )
             _SET_BY_VLLM.update(dict(os.environ.items() - environment.items()))
         except (TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
@@ -108,6 +105,26 @@ class PathLM(CheckpointLM):
                 f"vLLM refuses max_length={self._max_length}, dtype={self._dtype}, "
                 f"tensor_parallel_size={num_ranks} and {engine_args}: {reason}"
             ) from error
+
+    @classmethod
+    def check_arguments(cls, arguments: Mapping[str, Any]) -> None:
+        """Checks names and values; see `CheckpointLM.check_arguments`.
+
+        vLLM is imported only to tell its own arguments' names.
+        """
+        ours = _own_argument_names()
+        engine_args = {name: value for name, value in arguments.items() if name not in ours}
+        if engine_args:
+            _cpu_environment.prepare()
+            environment = dict(os.environ)
+            known = _engine_argument_names()
+            _SET_BY_VLLM.update(dict(os.environ.items() - environment.items()))
+            refuse_unknown(engine_args, known | ours)
+            _refuse_fixed(engine_args)
+        for name, value in arguments.items():
+            if name in _READERS and value is not None:
+                _read(name, value)
+        super().check_arguments(arguments)
 
     def get_model_info(self) -> dict[str, object]:
         """Describes the model and the run for lm-eval's results file."""
@@ -136,7 +153,7 @@ class PathLM(CheckpointLM):
         }
         return super()._identity() | {
             "engine_args": arguments,
-            "variables": _numeric_variables(),
+            "vllm_variables": self._vllm_variables,
             "seed": self._seed,
         }
 
@@ -145,6 +162,11 @@ class PathLM(CheckpointLM):
         if self._think_end_token:
             # Stop strings may occur while the model thinks; they are applied to what follows.
             until = [self.tokenizer.eos_token]
+        if refused := sorted(_OWN_SETTINGS & generation.sampling.keys()):
+            raise RequestError(
+                f"the generation settings hold {refused[0]}, which patheval sets itself; remove it "
+                "from --gen_kwargs or the task's generation_kwargs"
+            )
         from vllm import SamplingParams
         from vllm.exceptions import VLLMClientError
         from vllm.sampling_params import RequestOutputKind
@@ -201,21 +223,44 @@ class PathLM(CheckpointLM):
         return {"max_position_embeddings": max_model_len}
 
 
-def _start(arguments: Mapping[str, Any], num_replicas: int) -> Executor:
-    return Engine(arguments) if num_replicas == 1 else Replicas(arguments, num_replicas)
+def _start(arguments: Mapping[str, Any], num_replicas: int, check: Callable[[], None]) -> Executor:
+    if num_replicas > 1:
+        return Replicas(arguments, num_replicas, check)
+    engine = Engine(arguments)
+    try:
+        check()
+    except PathEvalError:
+        engine.close()
+        raise
+    return engine
 
 
-def _numeric_variables() -> dict[str, str]:
-    """Environment variables that numbers may depend on."""
+def _vllm_variables() -> dict[str, str]:
+    """VLLM's environment variables that numbers may depend on."""
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if _SET_BY_VLLM.get(name) != value
-        and (
-            name in _NUMERIC_VARIABLES
-            or (name.startswith("VLLM_") and not name.startswith(_IDLE_VARIABLES))
-        )
+        if name.startswith("VLLM_")
+        and not name.startswith(_IDLE_VARIABLES)
+        and _SET_BY_VLLM.get(name) != value
     }
+
+
+def _read(name: str, value: object) -> Any:
+    return _READERS[name](name, value)
+
+
+def _refuse_fixed(engine_args: Mapping[str, object]) -> None:
+    for name, accepted in _FIXED_ENGINE_ARGUMENTS.items():
+        if engine_args.get(name, accepted[0]) not in accepted:
+            raise UnsupportedError(
+                f"{name}={engine_args[name]!r} would score something else than the checkpoint; "
+                "leave it out"
+            )
+
+
+def _own_argument_names() -> set[str]:
+    return {*inspect.signature(PathLM.__init__).parameters, *ARGUMENTS}
 
 
 def _engine_argument_names() -> set[str]:
@@ -226,16 +271,42 @@ def _engine_argument_names() -> set[str]:
     return (names | set(inspect.signature(LLM.__init__).parameters)) - {"self", "model"}
 
 
+_READERS: dict[str, Callable[[str, object], Any]] = {
+    "dtype": partial(choice, choices=("auto", *DTYPES)),
+    "max_batch_size": partial(integer, minimum=1),
+    "tensor_parallel_size": partial(integer, minimum=1),
+    "data_parallel_size": partial(integer, minimum=1),
+    "seed": partial(integer, minimum=0),
+}
+# What choices share of their context is whole blocks, and a token read twice is dear on a CPU;
+# smaller ones take longer than they save.
+_CPU_BLOCK_SIZE = 64
 # Settings under which vLLM would run other weights or another architecture than were read here.
 _FIXED_ENGINE_ARGUMENTS: dict[str, tuple[object, ...]] = {
     "load_format": ("auto", "safetensors"),
     "hf_overrides": (None, {}),
     "config_format": ("auto", "hf"),
     "hf_config_path": (None,),
+    "generation_config": ("auto", "vllm"),
     "model_impl": ("auto", "vllm"),
     "logprobs_mode": ("raw_logprobs",),
     "skip_tokenizer_init": (False,),
     "worker_extension_cls": ("",),
+}
+# Settings of vLLM's requests that decide what is read of an answer.
+_OWN_SETTINGS = {
+    "detokenize",
+    "extra_args",
+    "flat_logprobs",
+    "logprob_token_ids",
+    "logprobs",
+    "max_tokens",
+    "output_kind",
+    "prompt_logprob_start",
+    "prompt_logprob_token_ids",
+    "prompt_logprobs",
+    "skip_reading_prefix_cache",
+    "stop",
 }
 # Arguments that say how much is done at once: answers of one run with them serve another.
 _CAPACITY = (
@@ -247,8 +318,6 @@ _CAPACITY = (
     "max_num_seqs",
     "num_gpu_blocks_override",
 )
-# Environment variables, vLLM's own aside, with which a GPU computes otherwise.
-_NUMERIC_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "TRITON_INTERPRET")
 # Those that vLLM has set in this process, which a later engine here, but no first one, would find.
 _SET_BY_VLLM: dict[str, str] = {}
 # Those of vLLM that do not change a number; one that is missing here costs no more than a new run.

@@ -20,6 +20,10 @@ class UnsupportedError(PathEvalError):
     """A setting or shape that patheval cannot honour exactly."""
 
 
+class EngineError(PathEvalError):
+    """The process or device that ran the model was lost; running again goes on where it stopped."""
+
+
 class RequestError(PathEvalError):
     """A request that the model cannot answer as asked, such as a prompt over the length limit."""
 

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBas
 
 from patheval import json_tokenizer
 from patheval.checkpoint.config import STOCK_MODEL_TYPES
+from patheval.checkpoint.folders import local, nearest
 from patheval.errors import PrerequisiteError, RequestError, UnsupportedError
 from patheval.zoo import resolve
 
@@ -33,7 +34,7 @@ def load_tokenizer(
         CheckpointError: `zoo:NAME` names no shipped checkpoint.
         PrerequisiteError: There is no tokenizer that transformers can load, or it is empty.
     """
-    source = resolve(str(source))
+    source = local(resolve(str(source)))
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     config_path = Path(source) / "config.json"
     if config_path.is_file():
@@ -45,9 +46,10 @@ def load_tokenizer(
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except (OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
+        hint = "" if Path(source).exists() else nearest(Path(source))
         raise PrerequisiteError(
-            f"no tokenizer could be loaded from {source} ({reason}); put tokenizer.json and "
-            "tokenizer_config.json there, or pass tokenizer=FOLDER_OR_ID in --model_args"
+            f"no tokenizer could be loaded from {source}{hint} ({reason}); put tokenizer.json "
+            "and tokenizer_config.json there, or pass tokenizer=FOLDER_OR_ID in --model_args"
         ) from error
     # transformers makes an empty tokenizer from a folder that holds no more than a config.json.
     if not tokenizer(_PROBE, add_special_tokens=False)["input_ids"]:

@@ -1,6 +1,5 @@
 """Opening a checkpoint folder: every check that needs no weights, then the weights on demand."""
 
-import difflib
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
@@ -11,6 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from patheval.checkpoint.config import ModelConfig, StockConfig, read_config
+from patheval.checkpoint.folders import nearest
 from patheval.checkpoint.header import TensorEntry, load_json_object, read_header
 from patheval.checkpoint.layout import Ledger
 from patheval.checkpoint.weights import finite, map_weights
@@ -19,9 +19,15 @@ from patheval.errors import CheckpointError, PrerequisiteError, UnsupportedError
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
+GENERATION_CONFIG_NAME = "generation_config.json"
+_CONFIG_NAMES = (CONFIG_NAME, GENERATION_CONFIG_NAME, INDEX_NAME)
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+
+
+# Which file it is, its size in bytes and when it was last written in ns; None where there is none.
+_FileState = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True)
@@ -32,11 +38,13 @@ class Checkpoint:
         path: The folder.
         config: Its architecture.
         shards: The stored tensors of each weight file.
+        _states: What the files were when it was opened.
     """
 
     path: Path
     config: ModelConfig | StockConfig
     shards: Mapping[Path, Mapping[str, TensorEntry]]
+    _states: Mapping[Path, _FileState]
 
     @property
     def stock(self) -> bool:
@@ -84,6 +92,21 @@ class Checkpoint:
         digests = sorted(_tensor_digest(name, tensor) for name, tensor in self.tensors())
         return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
+    def check_unchanged(self) -> None:
+        """Checks that the files are still those that were opened.
+
+        What vLLM has loaded from them in between is then what was hashed here.
+
+        Raises:
+            CheckpointError: One was written, replaced or removed.
+        """
+        for file, state in self._states.items():
+            if _file_state(file) != state:
+                raise CheckpointError(
+                    f"{file} was changed while the model was loaded from it; start again once the "
+                    "program that writes it has ended, or evaluate a copy"
+                )
+
     def _stored_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         for path, entries in self.shards.items():
             try:
@@ -110,8 +133,11 @@ def open_checkpoint(path: str | Path, revision: str | None = None) -> Checkpoint
         PrerequisiteError: A Hugging Face id could not be fetched.
     """
     folder = _resolve(path, revision)
+    states = {folder / name: _file_state(folder / name) for name in _CONFIG_NAMES}
     config = read_config(_read_json(folder / CONFIG_NAME), str(folder / CONFIG_NAME))
-    shards = {file: read_header(file) for file in _weight_files(folder)}
+    files = _weight_files(folder)
+    states |= {file: _file_state(file) for file in files}
+    shards = {file: read_header(file) for file in files}
     _check_unique(shards)
     _check_index(folder, shards)
     if isinstance(config, ModelConfig):
@@ -120,7 +146,15 @@ def open_checkpoint(path: str | Path, revision: str | None = None) -> Checkpoint
             for name, entry in entries.items():
                 ledger.claim(name, entry.shape, entry.dtype)
         ledger.finish()
-    return Checkpoint(folder, config, shards)
+    return Checkpoint(folder, config, shards, states)
+
+
+def _file_state(file: Path) -> _FileState:
+    try:
+        state = file.stat()
+    except OSError:
+        return None
+    return state.st_ino, state.st_size, state.st_mtime_ns
 
 
 def _resolve(path: str | Path, revision: str | None) -> Path:
@@ -133,22 +167,13 @@ def _resolve(path: str | Path, revision: str | None) -> Path:
         return folder
     if folder.exists():
         raise CheckpointError(f"{folder} is a file; pass the folder that holds {CONFIG_NAME}")
-    hint = _nearest(folder)
+    hint = nearest(folder)
     if isinstance(path, str) and _HUB_ID.fullmatch(path):
         return _fetch(path, revision, hint)
     raise CheckpointError(
         f"{path} does not exist{hint}; pass the folder that holds {CONFIG_NAME}, or a Hugging "
         "Face id (owner/name)"
     )
-
-
-def _nearest(folder: Path) -> str:
-    """A question that names the folder of the most similar name beside a missing one."""
-    if not folder.parent.is_dir():
-        return ""
-    siblings = [entry.name for entry in folder.parent.iterdir() if entry.is_dir()]
-    near = difflib.get_close_matches(folder.name, siblings, n=1)
-    return f" (did you mean {folder.parent / near[0]}?)" if near else ""
 
 
 def _fetch(repo_id: str, revision: str | None, hint: str) -> Path:

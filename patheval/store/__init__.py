@@ -4,6 +4,7 @@ from patheval.store.answers import AnswerStore, check_folder
 from patheval.store.identity import (
     code_digest,
     default_folder,
+    numeric_variables,
     request_key,
     tokenizer_digest,
 )
@@ -13,6 +14,7 @@ __all__ = [
     "check_folder",
     "code_digest",
     "default_folder",
+    "numeric_variables",
     "request_key",
     "tokenizer_digest",
 ]

@@ -33,6 +33,8 @@ _DIGEST_BYTES = 8
 # Another run that writes to the same file holds it for milliseconds.
 _LOCK_TIMEOUT_S = 60.0
 _LOCK_RETRY_S = 0.01
+# What SQLite calls a full disk, a quota or a limit of the file's size.
+_DISK_ERRORS = ("SQLITE_FULL", "SQLITE_IOERR_WRITE")
 
 _logger = logging.getLogger(__name__)
 
@@ -80,11 +82,17 @@ class AnswerStore:
 
     def __init__(self, folder: Path, facts: Mapping[str, object]) -> None:
         self.path = folder / f"{fingerprint(facts)[:32]}{SUFFIX}"
-        own = canonical_json(facts)
+        self._facts = canonical_json(facts)
+        self._open()
+
+    def _open(self) -> None:
         with self._reporting("opened"):
-            folder.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(
-                self.path, timeout=_LOCK_TIMEOUT_S, isolation_level=None
+                self.path,
+                timeout=_LOCK_TIMEOUT_S,
+                isolation_level=None,
+                check_same_thread=False,  # a model may be used from one thread after another
             )
             mode = self._log_ahead()
             self._connection.execute("PRAGMA synchronous=NORMAL")
@@ -93,16 +101,17 @@ class AnswerStore:
                     self._connection.execute(statement)
                 row = self._connection.execute("SELECT facts FROM model").fetchone()
                 if row is None:
-                    self._connection.execute("INSERT INTO model VALUES (?)", (own,))
+                    self._connection.execute("INSERT INTO model VALUES (?)", (self._facts,))
+            self._file = self.path.stat().st_ino
         if mode != "wal":
             raise PrerequisiteError(
                 f"{self.path} is on a file system without shared memory, where runs cannot share "
                 "it; pass resume=FOLDER on a local disk, or resume=off, in --model_args"
             )
-        if row is not None and row[0] != own:
+        if row is not None and row[0] != self._facts:
             raise PrerequisiteError(
-                f"{self.path} holds answers of another model ({_difference(row[0], own)}); delete "
-                "it, or pass another resume=FOLDER in --model_args"
+                f"{self.path} holds answers of another model ({_difference(row[0], self._facts)}); "
+                "delete it, or pass another resume=FOLDER in --model_args"
             )
 
     def scores(self, keys: Sequence[bytes]) -> dict[bytes, ScoreRow]:
@@ -153,11 +162,25 @@ class AnswerStore:
                 yield tuple(content)
 
     def _insert(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        if not self._is_in_place():
+            _logger.warning(
+                "%s was deleted while it was in use; answers from now on are in a new one",
+                self.path,
+            )
+            self.close()
+            self._open()
         with self._reporting("written"), self._transaction():
             self._connection.executemany(
                 f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?, ?)",
                 ((*row, _digest(row)) for row in rows),
             )
+
+    def _is_in_place(self) -> bool:
+        """Whether the open file is still the one that the next run will find."""
+        try:
+            return self.path.stat().st_ino == self._file
+        except OSError:
+            return False
 
     def _log_ahead(self) -> str:
         """Has the file written ahead; returns its mode, "wal" unless its file system cannot."""
@@ -179,7 +202,8 @@ class AnswerStore:
         try:
             yield
         except BaseException:
-            self._connection.execute("ROLLBACK")
+            if self._connection.in_transaction:  # not where a full disk has ended it
+                self._connection.execute("ROLLBACK")
             raise
         self._connection.execute("COMMIT")
 
@@ -194,9 +218,12 @@ class AnswerStore:
                     f"held it for {_LOCK_TIMEOUT_S:.0f} s; end that process, or pass "
                     "resume=FOLDER or resume=off in --model_args"
                 ) from error
+            fix = "delete it and the files beside it with its name if it is damaged, or pass"
+            if getattr(error, "sqlite_errorname", "").startswith(_DISK_ERRORS):
+                fix = "make room on its disk, or pass"
             raise PrerequisiteError(
-                f"the store of answers {self.path} cannot be {action} ({error}); delete it if it "
-                "is damaged, or pass resume=FOLDER on another disk, or resume=off, in --model_args"
+                f"the store of answers {self.path} cannot be {action} ({error}); {fix} "
+                "resume=FOLDER on another disk, or resume=off, in --model_args"
             ) from error
 
 

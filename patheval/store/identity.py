@@ -16,6 +16,26 @@ from numpy.typing import NDArray
 # Sources whose change can change a number, without a new version.
 _NUMERIC_SOURCES = ("checkpoint", "kernels", "vllm_plugin", "reference_model.py", "tokenization.py")
 
+# Environment variables with which PyTorch, its libraries or Triton compute otherwise.
+_NUMERIC_VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "DNNL_DEFAULT_FPMATH_MODE",
+    "DNNL_MAX_CPU_ISA",
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "NVIDIA_TF32_OVERRIDE",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "ONEDNN_MAX_CPU_ISA",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TRITON_INTERPRET",
+)
+
+
+def numeric_variables() -> dict[str, str]:
+    """The environment variables, vLLM's own aside, that numbers may depend on and that are set."""
+    return {name: os.environ[name] for name in _NUMERIC_VARIABLES if name in os.environ}
+
 
 def default_folder() -> Path | None:
     """Folder of stores where none is named: `answers` in patheval's cache.

@@ -40,6 +40,10 @@ _PARAMS = {
 }
 
 
+# How often to look whether the core's process is alive while nothing comes.
+_LIVENESS_S = 0.5
+
+
 class ScoringClient:
     """vLLM's client of the engine core, which also takes requests that the front end never sees.
 
@@ -98,7 +102,12 @@ class ScoringClient:
         )
 
     def get_output(self) -> Any:
-        """What the engine core has put out, for vLLM's front end; keeps what is scored."""
+        """What the engine core has put out, for vLLM's front end; keeps what is scored.
+
+        Raises:
+            EngineDeadError: The core's process has ended, in whatever way.
+        """
+        self._await_output()
         outputs = self._client.get_output()
         own = [output for output in outputs.outputs if output.request_id in self._open]
         scores: dict[int, Scores] = {}
@@ -126,6 +135,14 @@ class ScoringClient:
         self._client.abort_requests(list(self._open))
         self._open.clear()
         self._finished.clear()
+
+    def _await_output(self) -> None:
+        """Wait while the core lives: vLLM itself waits for ever if its process was killed."""
+        outputs = getattr(self._client, "outputs_queue", None)  # None: the core is in this process
+        while outputs is not None and outputs.empty():
+            self._client.ensure_alive()
+            with outputs.not_empty:
+                outputs.not_empty.wait_for(lambda: len(outputs.queue), timeout=_LIVENESS_S)
 
 
 def _scored_params(

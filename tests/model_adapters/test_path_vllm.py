@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,10 @@ from lm_eval.tasks import TaskManager
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from patheval.errors import PathEvalError, RequestError, UnsupportedError
+from patheval.checkpoint.config import StockConfig
+from patheval.checkpoint.reader import Checkpoint
+from patheval.errors import CheckpointError, PathEvalError, RequestError, UnsupportedError
+from patheval.model_adapters import path_vllm
 from patheval.model_adapters.path_ref import PathRefLM
 from patheval.model_adapters.path_vllm import PathLM
 
@@ -116,7 +120,7 @@ def test_every_request_type_equals_the_reference(pair: Any) -> None:
 @pytest.mark.slow
 def test_choices_at_the_borders_of_blocks_equal_the_reference_also_a_second_time(pair: Any) -> None:
     lm, reference = pair
-    # BOS comes first: contexts of 255, 256, 257, 511 and 512 tokens, blocks of 256 and 128.
+    # BOS comes first: contexts of 255, 256, 257, 511 and 512 tokens, blocks of 64.
     contexts = ["x" * n for n in (254, 255, 256, 510, 511)] + ["y" * 511]
     choices = ["A", "B", "AB", "AC", "ACCD", "A"]
     requests = instances(
@@ -180,6 +184,8 @@ def test_a_prompt_may_fill_max_length_but_not_exceed_it(pair: Any) -> None:
         ({"max_gen_toks": 0}, "max_gen_toks is 0"),
         ({"until": [3]}, "list of strings"),
         ({"n": 2, "do_sample": True, "temperature": 1.0}, "n is not 1"),
+        ({"output_kind": 0}, "hold output_kind, which patheval sets itself"),
+        ({"logprobs": None}, "hold logprobs, which patheval sets itself"),
     ],
 )
 def test_generation_settings_that_make_no_sense(
@@ -223,6 +229,18 @@ def test_nan_is_an_error_and_not_an_answer(
         lm.close()
 
 
+def test_nan_of_a_float32_model_is_not_blamed_on_its_dtype(
+    folder_of: Callable[[str], Path],
+) -> None:
+    folder = folder_of("path-d64")
+    tensors = load_file(folder / "model.safetensors")
+    for name in ("up_proj", "down_proj"):
+        tensors[f"model.layers.1.mlp.{name}.weight"] *= 1e25
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(RequestError, match="in float32; its weights are beyond"):
+        build(PathRefLM, folder).loglikelihood(instances("loglikelihood", ("Once", " upon")))
+
+
 @pytest.mark.slow
 def test_results_say_what_ran(pair: Any) -> None:
     lm, _ = pair
@@ -231,7 +249,7 @@ def test_results_say_what_ran(pair: Any) -> None:
     assert info["attention"] in ("path-fox", "rope")
     assert info["max_length"] == MAX_LENGTH
     assert info["model_dtype"] == "float32"
-    assert info["kv_block_size"] == (256 if info["attention"] == "path-fox" else 128)
+    assert info["kv_block_size"] == 64
     assert len(info["checkpoint_sha256"]) == 64
     assert info["kernel_impl"] and info["model_runner"] in ("V1", "V2")
     assert info["torch_version"] and info["vllm_version"] and info["transformers_version"]
@@ -269,17 +287,59 @@ def test_answers_belong_to_the_engine_settings_that_change_numbers(
         monkeypatch.setattr(lm, "_engine_args", lm._engine_args | {name: value})
         assert json.dumps(lm._identity()) != identity, name
         monkeypatch.undo()
-    monkeypatch.setenv("VLLM_FLOAT32_MATMUL_PRECISION", "medium")
-    assert json.dumps(lm._identity()) != identity
-    monkeypatch.undo()
-    for name in ("VLLM_LOGGING_LEVEL", "VLLM_DIST_IDENT"):
-        monkeypatch.setenv(name, "DEBUG")
     # vLLM's engine has set this one; the first engine of another process would not find it.
     assert "VLLM_SSM_CONV_STATE_LAYOUT" in os.environ and "SSM_CONV" not in identity
     monkeypatch.setattr(lm, "_engine_args", lm._engine_args | {"max_num_seqs": 3})
     assert json.dumps(lm._identity()) == identity
     monkeypatch.setattr(lm, "_seed", 5)
     assert json.dumps(lm._identity()) != identity
+
+
+def test_answers_belong_to_the_variables_that_change_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = path_vllm._vllm_variables()
+    for name in ("VLLM_LOGGING_LEVEL", "VLLM_DIST_IDENT"):
+        monkeypatch.setenv(name, "DEBUG")
+    assert path_vllm._vllm_variables() == before
+    monkeypatch.setenv("VLLM_FLOAT32_MATMUL_PRECISION", "medium")
+    assert path_vllm._vllm_variables() != before
+
+
+@pytest.mark.parametrize("name", ["ONEDNN_DEFAULT_FPMATH_MODE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"])
+def test_answers_belong_to_the_variables_with_which_the_model_was_made(
+    name: str, folder_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_of("path-d64")
+    plain = build(PathRefLM, folder)
+    identity = plain._identity()
+    monkeypatch.setenv(name, "1")
+    assert build(PathRefLM, folder)._identity() != identity == plain._identity()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lm_class", [PathLM, PathRefLM])
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_a_checkpoint_that_is_written_while_it_is_loaded_is_refused(
+    lm_class: type[Any],
+    file: str,
+    folder_of: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a training run does that saves to one folder again and again."""
+    folder = folder_of("path-d64")
+    fingerprint = Checkpoint.fingerprint
+
+    def then_written(self: Checkpoint) -> str:
+        value = fingerprint(self)
+        content = (folder / file).read_bytes()
+        (folder / "new").write_bytes(content)
+        (folder / "new").replace(folder / file)
+        return value
+
+    monkeypatch.setattr(Checkpoint, "fingerprint", then_written)
+    with pytest.raises(CheckpointError, match=f"{file} was changed while"):
+        build(lm_class, folder)
 
 
 @pytest.mark.slow
@@ -347,6 +407,7 @@ def test_stock_checkpoints_are_rope_baselines(model_type: str, tmp_path: Path) -
         ({"load_format": "dummy"}, "load_format='dummy' would score something else"),
         ({"logprobs_mode": "raw_logits"}, "logprobs_mode"),
         ({"hf_config_path": "/tmp"}, "hf_config_path"),
+        ({"generation_config": "/tmp"}, "generation_config"),
         ({"model": "x"}, "model='x' in --model_args is not an argument"),
         ({"hf_overrides": {"num_heads": 4}}, "hf_overrides"),
         ({"pretrained": "zoo:none-such"}, "none-such"),
@@ -378,11 +439,7 @@ def test_rope_scaling_that_depends_on_the_length_is_not_extended(
     lm = PathLM.__new__(PathLM)
     lm._max_length = 9000
 
-    class Checkpoint:
-        from patheval.checkpoint.config import StockConfig
-
-        config = StockConfig("rope", "llama", 512, "float32", 4096, rope_type)
-
-    lm._checkpoint = Checkpoint()
+    config = StockConfig("rope", "llama", 512, "float32", 4096, rope_type)
+    lm._checkpoint = SimpleNamespace(config=config)
     with pytest.raises(UnsupportedError, match=rope_type):
         lm._position_overrides(9001)

@@ -1,5 +1,6 @@
 """Two engines that share the work: equal answers, also when one of them is killed."""
 
+import gc
 import os
 import shutil
 import signal
@@ -18,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lm_eval.api.instance import Instance
 
-from patheval.errors import PrerequisiteError, RequestError, UnsupportedError
+from patheval.errors import CheckpointError, PrerequisiteError, RequestError, UnsupportedError
 from patheval.model_adapters import _engine, _replica, _replicas
 from patheval.model_adapters._jobs import GenerationJob, Scores, tokens
 from patheval.model_adapters._replica import Ready
@@ -119,6 +120,10 @@ class InThreads:
         return ours, SimpleNamespace(wait=lambda: thread.join() or "ended")
 
 
+def do_nothing() -> None:
+    """A check that all is as it should be."""
+
+
 def test_a_vllm_error_at_the_start_is_the_caller_s(monkeypatch: pytest.MonkeyPatch) -> None:
     class VLLMError(ValueError):
         """Not importable by the other side."""
@@ -129,7 +134,7 @@ def test_a_vllm_error_at_the_start_is_the_caller_s(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(_engine, "Engine", engine)
     monkeypatch.setattr(_replicas, "_launcher", lambda *_: InThreads())
     with pytest.raises(ValueError, match="no checkpoint"):
-        _replicas.Replicas({"model": "checkpoint"}, 2)
+        _replicas.Replicas({"model": "checkpoint"}, 2, do_nothing)
 
 
 def test_engines_that_die_while_they_start_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +144,7 @@ def test_engines_that_die_while_they_start_end_the_run(monkeypatch: pytest.Monke
     monkeypatch.setattr(_engine, "Engine", engine)
     monkeypatch.setattr(_replicas, "_launcher", lambda *_: InThreads())
     with pytest.raises(PrerequisiteError, match=r"replica 0 .* died 3 times while it started"):
-        _replicas.Replicas({"model": "checkpoint"}, 1)
+        _replicas.Replicas({"model": "checkpoint"}, 1, do_nothing)
 
 
 class EchoEngine:
@@ -177,7 +182,7 @@ class EchoEngine:
 def test_messages_larger_than_any_buffer_pass_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_engine, "Engine", EchoEngine)
     monkeypatch.setattr(_replicas, "_launcher", lambda *_: InThreads())
-    executor = _replicas.Replicas({}, 2)
+    executor = _replicas.Replicas({}, 2, do_nothing)
     jobs = [GenerationJob(tokens([number] * 200_000), 1, None) for number in range(100)]
     for _ in range(2):
         answers = dict(own for batch in executor.run(jobs, [range(100)]) for own in batch)
@@ -189,6 +194,58 @@ def test_messages_larger_than_any_buffer_pass_both_ways(monkeypatch: pytest.Monk
     stopped.close()  # What was open is dropped, and the next run gets its own answers only.
     assert sum(map(len, executor.run(jobs[:3], [range(3)]))) == 3
     executor.close()
+
+
+class PickyEngine(EchoEngine):
+    """An engine that refuses prompts of the token 600."""
+
+    def submit(self, number: int, job: Any) -> None:
+        if 600 in job.prompt:
+            raise RequestError("a prompt has token 600")
+        super().submit(number, job)
+
+
+def test_an_error_ends_its_own_run_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each replica meets it, and only the first one's can be raised."""
+    monkeypatch.setattr(_engine, "Engine", PickyEngine)
+    monkeypatch.setattr(_replicas, "_launcher", lambda *_: InThreads())
+    executor = _replicas.Replicas({}, 2, do_nothing)
+    bad = [GenerationJob(tokens([600]), 1, None)] * 16
+    good = [GenerationJob(tokens([5]), 1, None)] * 40
+    for _ in range(3):
+        with pytest.raises(RequestError, match="token 600"):
+            list(executor.run(bad, [[i] for i in range(16)]))
+        assert sum(map(len, executor.run(good, [[i] for i in range(40)]))) == 40
+    executor.close()
+
+
+def test_replicas_end_with_the_last_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+
+    class Counted(InThreads):
+        def launch(self, rank: int) -> tuple[Any, Any]:
+            ours, process = super().launch(rank)
+            return ours, SimpleNamespace(wait=lambda: ended.append(rank) or process.wait())
+
+    monkeypatch.setattr(_engine, "Engine", EchoEngine)
+    monkeypatch.setattr(_replicas, "_launcher", lambda *_: Counted())
+    executor = _replicas.Replicas({}, 2, do_nothing)
+    assert sum(map(len, executor.run([GenerationJob(tokens([5]), 1, None)], [[0]]))) == 1
+    del executor
+    gc.collect()
+    assert sorted(ended) == [0, 1]
+
+
+def test_a_replica_that_loaded_something_else_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def changed() -> None:
+        raise CheckpointError("model.safetensors was changed")
+
+    monkeypatch.setattr(_engine, "Engine", EchoEngine)
+    monkeypatch.setattr(_replicas, "_launcher", lambda *_: InThreads())
+    with pytest.raises(CheckpointError, match="was changed"):
+        _replicas.Replicas({}, 2, changed)
 
 
 class FakeReplica:

@@ -1,5 +1,6 @@
 """The database of answers: byte for byte, for one model only, and never silently nothing."""
 
+import shutil
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -121,13 +122,40 @@ def test_a_file_that_another_process_holds_says_so(
     assert store.texts([b"1"]) == {b"1": ("text", 1)}
 
 
-def test_a_file_that_is_deleted_leaves_the_run_alone_and_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_what_comes_after_a_store_was_deleted_is_in_a_new_one(
+    what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "store"
+    store = AnswerStore(folder, FACTS)
+    store.add_texts([(b"1", ("text", 1))])
+    if what == "folder":
+        shutil.rmtree(folder)
+    else:
+        store.path.unlink()  # the write-ahead log stays
+    store.add_texts([(b"2", ("text", 1))])
+    store.add_texts([(b"3", ("text", 1))])
+    assert caplog.text.count("was deleted while it was in use") == 1
+    assert set(AnswerStore(folder, FACTS).texts([b"1", b"2", b"3"])) == {b"2", b"3"}
+
+
+def test_a_store_that_another_run_made_anew_is_shared_again(tmp_path: Path) -> None:
     store = AnswerStore(tmp_path, FACTS)
     store.add_texts([(b"1", ("text", 1))])
-    store.path.unlink()  # the write-ahead log stays
-    store.add_texts([(b"2", ("text", 1))])
-    assert set(store.texts([b"1", b"2"])) == {b"1", b"2"}
-    assert AnswerStore(tmp_path, FACTS).texts([b"1", b"2"]) == {}
+    store.path.unlink()
+    other = AnswerStore(tmp_path, FACTS)
+    other.add_texts([(b"2", ("text", 1))])
+    store.add_texts([(b"3", ("text", 1))])
+    other.add_texts([(b"4", ("text", 1))])
+    for one in (store, other, AnswerStore(tmp_path, FACTS)):
+        assert set(one.texts([b"1", b"2", b"3", b"4"])) == {b"2", b"3", b"4"}
+
+
+def test_a_store_may_be_used_from_one_thread_after_another(tmp_path: Path) -> None:
+    store = AnswerStore(tmp_path, FACTS)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(store.add_texts, [(b"1", ("text", 1))]).result()
+    assert store.texts([b"1"]) == {b"1": ("text", 1)}
 
 
 def test_a_full_disk_is_an_error_and_keeps_what_was_stored(tmp_path: Path) -> None:
@@ -135,8 +163,9 @@ def test_a_full_disk_is_an_error_and_keeps_what_was_stored(tmp_path: Path) -> No
     store.add_texts([(b"1", ("text", 1))])
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
     store._connection.execute(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(PrerequisiteError, match=r"full.*resume=FOLDER on another"):
-        store.add_texts([(b"2", ("long " * 10**6, 1))])
+    for length in (10**3, 10**6):  # SQLite ends the transaction itself where its cache overflows
+        with pytest.raises(PrerequisiteError, match=r"full\); make room.*resume=FOLDER on another"):
+            store.add_texts([(b"2", ("long " * length, 1))])
     assert AnswerStore(tmp_path, FACTS).texts([b"1", b"2"]) == {b"1": ("text", 1)}
 
 

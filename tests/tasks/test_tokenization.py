@@ -46,8 +46,20 @@ def test_missing_tokenizer_names_the_flag(metadata):
 
 def test_unreadable_tokenizer_is_named(tmp_path):
     missing = str(tmp_path / "missing")
-    with pytest.raises(PrerequisiteError, match=f"no tokenizer could be loaded from {missing}"):
+    with pytest.raises(PrerequisiteError, match=f"there is no folder {missing}; "):
         load_tokenizer({"pretrained": missing})
+
+
+def test_missing_folder_comes_with_the_nearest(tmp_path, monkeypatch):
+    (tmp_path / "checkpoint").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for given in ("./chekpoint", "../nowhere/", "~/chekpoint"):
+        with pytest.raises(PrerequisiteError, match="there is no folder ") as error:
+            load_tokenizer({"pretrained": given})
+        assert ("did you mean" in str(error.value)) == ("chekpoint" in given)
+    with pytest.raises(PrerequisiteError, match=r"from chekpoint \(did you mean checkpoint\?\)"):
+        load_tokenizer({"pretrained": "chekpoint"})
 
 
 def test_folder_without_tokenizer_files_is_named(tmp_path):
