@@ -163,6 +163,36 @@ def _load_tasks_before_models(module: "Any") -> None:
     module.simple_evaluate = simple_evaluate
 
 
+def _extend_evaluator(module: "Any") -> None:
+    _load_tasks_before_models(module)
+    _ask_git_quietly(module)
+
+
+def _ask_git_quietly(module: "Any") -> None:
+    import functools
+
+    ask = module.get_git_commit_hash
+    if _EXTENDED in vars(ask):
+        return
+
+    @functools.wraps(ask)
+    def get_git_commit_hash() -> object:
+        import subprocess
+
+        from lm_eval.loggers.utils import get_commit_from_path
+
+        # Where git has no answer lm-eval goes on as here, but lets git call that fatal.
+        command = ["git", "rev-parse", "--verify", "--quiet", "HEAD"]
+        try:
+            is_known = subprocess.run(command, capture_output=True).returncode == 0
+        except OSError:
+            is_known = False
+        return ask() if is_known else get_commit_from_path(os.getcwd())
+
+    vars(get_git_commit_hash)[_EXTENDED] = True
+    module.get_git_commit_hash = get_git_commit_hash
+
+
 def _shorten_samples(module: "Any") -> None:
     import functools
     import inspect
@@ -232,6 +262,6 @@ def task_folder() -> "Path":
 _EXTENSIONS: "dict[str, Callable[[ModuleType], None]]" = {
     "lm_eval.models": _register_models,
     "lm_eval.tasks.manager": _add_task_folder,
-    "lm_eval.evaluator": _load_tasks_before_models,
+    "lm_eval.evaluator": _extend_evaluator,
     "lm_eval.loggers.evaluation_tracker": _shorten_samples,
 }

@@ -15,10 +15,12 @@ from patheval.samplefile import (
     is_generated,
     read_samples,
     rebuilt_text,
+    refuse_results,
     stored_doc,
     task_of,
     whole_prompts,
 )
+from patheval.suggestions import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -85,15 +87,17 @@ def rescore(
         task_name: The task; by default the one in the file's name.
 
     Raises:
-        ResultsError: The file is damaged or empty, its task is not known, or a text is needed that
-            cannot be made anew.
+        ResultsError: The file is damaged, empty or a results file, its task is not known, or a text
+            is needed that cannot be made anew.
     """
+    refuse_results(path)
     task_name = task_name or task_of(path)
     if task_name is None:
         raise ResultsError(f"{path.name} does not name its task; pass --task NAME")
     if task_name not in manager.all_subtasks:
         raise ResultsError(
-            f"there is no task {task_name}; pass --task NAME, or --include_path FOLDER with its "
+            f"there is no task {task_name}; {did_you_mean(task_name, manager.all_subtasks)}pass "
+            "--task NAME, or --include_path FOLDER with its "
             "definition"
         )
     samples = list(read_samples(path))

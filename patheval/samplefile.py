@@ -144,8 +144,9 @@ def read_samples(path: Path) -> Iterator[dict[str, Any]]:
     """Yields the lines of a samples file, gzipped if its name ends so.
 
     Raises:
-        ResultsError: The file cannot be read, or a line is damaged.
+        ResultsError: The file cannot be read, is a results file, or a line is damaged.
     """
+    refuse_results(path)
     try:
         opener = gzip.open if path.suffix == ".gz" else open
         with opener(path, "rt", encoding="utf-8") as file:
@@ -165,6 +166,31 @@ def read_samples(path: Path) -> Iterator[dict[str, Any]]:
                 yield sample
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ResultsError(f"{path} cannot be read ({error}); pass a samples file") from error
+
+
+def refuse_results(path: Path) -> None:
+    """Refuses the results file of a run, which lies beside its samples and is easily mistaken.
+
+    Raises:
+        ResultsError: The file is one; the message names the samples beside it.
+    """
+    if path.suffix != ".json":
+        return
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    if not isinstance(content, dict) or not {"results", "configs"} <= set(content):
+        return
+    beside = sorted(path.parent.glob(f"samples_*_{path.stem.rpartition('_')[2]}.jsonl*"))
+    names = ", ".join(file.name for file in beside[:3])
+    more = f" or one of {len(beside) - 3} more" if len(beside) > 3 else ""
+    what = (
+        f"name the samples beside it: {names}{more}"
+        if beside
+        else "no samples are beside it, so run the task again with --log_samples"
+    )
+    raise ResultsError(f"{path} is a results file; {what}")
 
 
 def find_samples(results: Path, task: str) -> Path | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import wraps
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, NotRequired, Protocol, Self, TypedDict, TypeVar, cast
 
 import numpy as np
@@ -24,8 +25,8 @@ from .tokenization import PromptTokenizer, load_tokenizer
 
 REFERENCE, PAPER = "reference", "paper"
 PRESETS = (REFERENCE, PAPER)
-LENGTHS = {"512": 512} | {f"{n}k": n * 1024 for n in (1, 2, 4, 8, 16, 32, 64)}
-"""Lengths in tokens that tasks have in their names, by the name's part."""
+LENGTHS = {"256": 256, "512": 512} | {f"{n}k": n * 1024 for n in (1, 2, 4, 8, 16, 32, 64)}
+"""Lengths in tokens that tasks may have in their names, by the name's part."""
 SETTINGS = (
     "data_dir",
     "data_seed",
@@ -37,6 +38,7 @@ SETTINGS = (
 )
 """Names in `--metadata` that tasks read; what names the tokenizer and the model comes on top."""
 
+_FOLDER = Path(__file__).parent
 _stream = np.random.RandomState(0)
 
 
@@ -292,12 +294,15 @@ class Recipe:
             smallest_tokens: Tokens of that prompt.
         """
         needed = smallest_tokens + self.max_gen_toks
-        labels = [label for label, length in LENGTHS.items() if length >= needed]
-        named = f"the task's _{labels[0]}, or " if labels else ""
+        names = [
+            f"path_{self.task}_{label}" for label, length in LENGTHS.items() if length >= needed
+        ]
+        own = next((name for name in names if any(_FOLDER.glob(f"*/{name}.yaml"))), None)
+        named = f"{own}, or " if own else ""
         return UnsupportedError(
             f"{self.task} cannot fit {self.length} tokens: its smallest prompt takes "
             f"{smallest_tokens} and generation {self.max_gen_toks}; use a length of at least "
-            f"{needed}: {named}its _any with --metadata '{{\"length\": {needed}}}'"
+            f"{needed}: {named}path_{self.task}_any with --metadata '{{\"length\": {needed}}}'"
         )
 
 

@@ -174,6 +174,7 @@ class SourceRows:
                 f"{self.name} is missing: there is no {folder / self.repository}; run `{command}`"
             )
         place = self.repository if folder is None else str(folder / self.repository)
+        copy = f", or copy it to {DATA_DIR}/{self.repository}" if folder is None else ""
         try:
             rows = load_dataset(place, self.config, **options)
             if self.columns:
@@ -181,7 +182,7 @@ class SourceRows:
         except (OSError, ValueError) as error:
             raise PrerequisiteError(
                 f"{self.name} could not be loaded from {place} ({_first_line(error)}); "
-                f"run `{command}`"
+                f"run `{command}`{copy}"
             ) from error
         sha256 = rows_sha256(rows)
         if self.sha256 not in (None, sha256) and not (folder and _accepts_own(metadata)):

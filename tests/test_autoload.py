@@ -1,3 +1,4 @@
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,6 +135,22 @@ def test_task_folder_is_added_once(manager):
 
 def test_task_folder_is_not_forced_on_those_without_defaults(manager):
     assert manager.TaskManager(include_path="own", include_defaults=False).include_path == "own"
+
+
+def test_git_is_asked_quietly_outside_a_repository(run_python, tmp_path):
+    code = """
+import os
+from lm_eval import evaluator
+os.dup2(1, 2)  # What git calls fatal is printed too.
+print(evaluator.get_git_commit_hash())
+"""
+    assert run_python(code, GIT_CEILING_DIRECTORIES=str(tmp_path.parent)) == "None"
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a", "-C", str(tmp_path)]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    assert run_python(code) == "None"
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "a"], check=True)
+    head = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], text=True)
+    assert run_python(code) == head.strip()
 
 
 def test_unknown_task_manager_is_reported_and_left_alone(monkeypatch, caplog):

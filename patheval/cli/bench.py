@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from patheval.errors import PrerequisiteError
+
+_CPU_FRACTION = 0.005
+_CPU_WORKLOADS = ["short"]
 _PREFILL_RIVALS = ("fa3", "cudnn", "fla")
 
 
@@ -87,9 +92,16 @@ def engine(
 @bench.command()
 @click.argument("checkpoint", required=False)
 @click.option("--attention", default="path", show_default=True, help="Kind of a random model.")
-@click.option("--workloads", callback=_names, help="Comma-separated names; all by default.")
+@click.option(
+    "--workloads", callback=_names, help="By commas; all by default, on a CPU the shortest."
+)
 @click.option("--routes", callback=_names, help="patheval, lm-eval, or both (default).")
-@click.option("--fraction", default=1.0, show_default=True, help="Share of the questions to run.")
+@click.option(
+    "--fraction",
+    type=click.FloatRange(0, min_open=True),
+    show_default=f"1; on a CPU {_CPU_FRACTION}",
+    help="Share of the questions to run.",
+)
 @click.option("--repeats", default=3, show_default=True, help="The fastest repetition counts.")
 @click.option("--dtype", default="bfloat16", show_default=True, help="What the model computes in.")
 @_COMMIT
@@ -99,7 +111,7 @@ def scoring(
     attention: str,
     workloads: list[str],
     routes: list[str],
-    fraction: float,
+    fraction: float | None,
     repeats: int,
     dtype: str,
     commit: str | None,
@@ -113,10 +125,20 @@ def scoring(
     from patheval.bench import scoring as measure
     from patheval.bench.environment import environment
 
+    on_cpu = not _num_gpus()
+    if fraction is None:
+        fraction = _CPU_FRACTION if on_cpu else 1.0
+    workloads = workloads or (_CPU_WORKLOADS if on_cpu else list(measure.WORKLOADS))
+    if on_cpu:
+        click.echo(
+            f"there is no NVIDIA GPU, so the CPU is timed, which takes minutes: --fraction "
+            f"{fraction:g} of the questions of --workloads {','.join(workloads)}",
+            err=True,
+        )
     result = measure.main(
         checkpoint,
         attention=attention,
-        workloads=workloads or tuple(measure.WORKLOADS),
+        workloads=workloads,
         routes=routes or measure.ROUTES,
         fraction=fraction,
         repeats=repeats,
@@ -148,6 +170,12 @@ def replicas(
     _check("kind", [kind], ("rope", "path", "path-fox", "fox"))
     if not all(count.isdecimal() and int(count) for count in engines):
         raise click.BadParameter(f"--engines takes numbers from 1 on, got {','.join(engines)}")
+    wanted, found = max(map(int, engines)), _num_gpus()
+    if found < wanted and "RAY_ADDRESS" not in os.environ:
+        raise PrerequisiteError(
+            f"--engines {','.join(engines)} needs {wanted} NVIDIA GPUs, one for each engine, and "
+            f"there are {found}; run it where they are"
+        )
     _report(bench_replicas([int(count) for count in engines], requests, kind), commit, file)
 
 
@@ -157,12 +185,14 @@ def _check(what: str, names: Iterable[str], known: Iterable[str]) -> None:
             raise click.BadParameter(f"the {what} {name!r} is none of {', '.join(known)}")
 
 
-def _need_gpu() -> None:
+def _num_gpus() -> int:
     import torch
 
-    from patheval.errors import PrerequisiteError
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
-    if not torch.cuda.is_available():
+
+def _need_gpu() -> None:
+    if not _num_gpus():
         raise PrerequisiteError("patheval bench needs an NVIDIA GPU; there is none here")
 
 

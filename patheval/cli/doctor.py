@@ -21,7 +21,8 @@ def doctor(context: click.Context, as_json: bool) -> None:
 
     Says for each fault what to do, and exits with status 1 if there is any.
     """
-    findings = list(examine())
+    with Console(stderr=True).status("Checking the installation"):
+        findings = list(examine())
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
     else:

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from patheval._autoload import task_folder
+from patheval.suggestions import did_you_mean
+
 if TYPE_CHECKING:
     from patheval.preparation import Plan
 
@@ -82,8 +85,12 @@ def _plan(names: list[str], metadata: dict[str, object], limit: int | None) -> "
     try:
         return preparation.plan(names, metadata, limit)
     except KeyError as error:
+        from lm_eval.tasks import TaskManager
+
+        manager = TaskManager(include_path=task_folder(), include_defaults=False)
+        hint = did_you_mean(str(error.args[0]), manager.all_tasks)
         raise click.BadParameter(
-            f"no task, group or tag is called {error}; `patheval tasks` lists them.",
+            f"no task, group or tag is called {error}; {hint}`patheval tasks` lists them.",
             param_hint="TASK",
         ) from error
 

@@ -1,12 +1,14 @@
 """`patheval run`: lm-eval's own command, with patheval's models and tasks registered."""
 
-import difflib
+import contextlib
 import sys
 
 import click
+from rich.console import Console
 
 from patheval import _autoload
-from patheval.errors import UnsupportedError
+from patheval.cli import _run_checks
+from patheval.cli._stopping import resumable
 
 
 @click.command(
@@ -21,25 +23,23 @@ def run(arguments: tuple[str, ...]) -> None:
     Takes the options of `lm_eval run`, and works where Python skips start-up files.
     """
     _autoload.install()
+    asks_for_help = not arguments or bool({"-h", "--help"} & set(arguments))
+    model = ""
+    if not asks_for_help:
+        with Console(stderr=True).status("Checking"):
+            model = _run_checks.check(arguments)
     from lm_eval.__main__ import cli_evaluate
 
     sys.argv = ["lm_eval", "run", *arguments]
-    try:
-        cli_evaluate()
-    except ValueError as error:
-        _, separator, missing = str(error).partition("Tasks not found: ")
-        if not separator:
-            raise
-        raise UnsupportedError(_no_such_task(missing)) from None
+    keeps = model in _autoload.OWN_MODELS
+    with resumable("finished answers") if keeps else contextlib.nullcontext():
+        try:
+            cli_evaluate()
+        except ValueError as error:
+            _, separator, missing = str(error).partition("Tasks not found: ")
+            if not separator:
+                raise
+            from lm_eval.tasks import TaskManager
 
-
-def _no_such_task(missing: str) -> str:
-    from lm_eval.tasks import TaskManager
-
-    manager = TaskManager(include_path=_autoload.task_folder(), include_defaults=False)
-    near = difflib.get_close_matches(missing.split(", ")[0], manager.all_tasks, n=3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ";"
-    return (
-        f"there is no task {missing}{hint} `patheval tasks` lists patheval's own; any length is "
-        """a task ..._any with --metadata '{"length": N}'"""
-    )
+            own = TaskManager(include_path=_autoload.task_folder(), include_defaults=False)
+            raise _run_checks.no_such_task(missing, own.all_tasks) from None

@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 
 from patheval import _autoload
+from patheval.cli._stopping import resumable
 
 _ASSUMED_SPEED = 20_000
 
@@ -47,7 +48,8 @@ def sweep(
 
     Checks all models, tokenizers, data and lengths first and lists every fault. Each engine is
     loaded once; the longest tasks run first. A task that fails is reported at the end and stops no
-    other: then the exit status is 1. The same command runs what is missing.
+    other: then the exit status is 1. Ctrl-C or kill stops it, and the same command runs what is
+    missing.
 
     \b
     patheval sweep --model rope=CKPT --model path=CKPT --suite table3 --out results
@@ -60,7 +62,8 @@ def sweep(
     from patheval.errors import UnsupportedError
     from patheval.sweep import plan as plans
     from patheval.sweep import progress
-    from patheval.sweep.options import read_options
+    from patheval.sweep.lock import check_free
+    from patheval.sweep.options import CHECKPOINT_BACKENDS, read_options
     from patheval.sweep.run import run_plan
 
     if given["metadata"]:
@@ -74,35 +77,35 @@ def sweep(
     if "LMEVAL_LOG_LEVEL" not in os.environ:
         # lm-eval's hints about each task would bury the plan.
         logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    if not dry_run:
+        check_free(options.out)
     messages = Console(stderr=True)
     with messages.status("Checking") as status:
         plan = plans.make_plan(options, lambda text: status.update(f"Checking {text}"))
-    Console().print(progress.plan_table(plan))
+    if plan.cells:
+        Console().print(progress.plan_table(plan))
     for note in plan.notes:
         click.secho(f"note: {note}", fg="yellow", err=True)
     if plan.faults:
         for fault in plan.faults:
             click.secho(f"fault: {fault}", fg="red", err=True)
         raise UnsupportedError(
-            f"{len(plan.faults)} faults, listed above; nothing was run, so mend them first"
+            "nothing was run; mend what is listed above"
+            if len(plan.faults) > 1
+            else "nothing was run; mend the fault above"
         )
-    waiting = plan.waiting
-    tokens = progress.num_tokens(plan, waiting)
-    click.echo(
-        f"{len(waiting)} of {len(plan.cells)} cells to run, max_length {plan.max_length}, at most "
-        f"{tokens:,} prompt tokens: {progress.duration(tokens / assume_speed)} if a model reads "
-        f"{assume_speed:,} tokens per second"
-    )
+    click.echo(progress.work_line(plan, assume_speed))
     if dry_run:
         return
-    with progress.LiveTable(plan, options.out / "sweep.log") as live:
+    answers = " and answers" if options.backend in CHECKPOINT_BACKENDS else ""
+    with (
+        resumable(f"finished cells{answers}"),
+        progress.LiveTable(plan, options.out / "sweep.log") as live,
+    ):
         outcomes = run_plan(plan, live.report, live.starting)
     live.print_table()
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-    for outcome in failed:
-        click.secho(progress.outcome_line(outcome), fg="red", err=True)
-    click.echo(
-        f"{len(outcomes) - len(failed)} of {len(outcomes)} cells are in {options.out}"
-        + ("; the same command runs the failed ones again" if failed else "")
-    )
+    for line in progress.failure_lines(failed):
+        click.secho(line, fg="red", err=True)
+    click.echo(progress.closing_line(outcomes, options.out))
     context.exit(1 if failed else 0)

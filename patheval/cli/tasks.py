@@ -5,6 +5,7 @@ import fnmatch
 import click
 
 from patheval._autoload import task_folder
+from patheval.suggestions import did_you_mean
 
 
 @click.command()
@@ -30,8 +31,9 @@ def tasks(pattern: str, kind: str | None) -> None:
     }[kind]
     matches = fnmatch.filter(names, pattern)
     if not matches:
+        hint = did_you_mean(pattern, names)
         raise click.BadParameter(
-            f"no name matches {pattern!r}; `patheval tasks` lists all {len(names)}.",
+            f"no name matches {pattern!r}; {hint}`patheval tasks` lists all {len(names)}.",
             param_hint="PATTERN",
         )
     click.echo("\n".join(matches))

@@ -98,6 +98,7 @@ def read_options(given: Mapping[str, Any], config: Path | None) -> Options:
         raise UnsupportedError("no model is named; pass --model NAME=CHECKPOINT")
     for model in models:
         _check_name(model.name)
+        _refuse_own({**options.get("model_args", {}), **model.arguments})
     names = [model.name for model in models]
     if double := sorted({name for name in names if names.count(name) > 1}):
         raise UnsupportedError(f"two models are called {double[0]}; give each its own name")
@@ -169,6 +170,15 @@ def _check_name(name: str) -> None:
         )
 
 
+def _refuse_own(arguments: Mapping[str, Any]) -> None:
+    for name, instead in _OWN_ARGUMENTS.items():
+        if name in arguments:
+            raise UnsupportedError(
+                f"{name}={arguments[name]!r} is among the arguments of the models, where the sweep "
+                f"puts its own; {instead}"
+            )
+
+
 def _texts(name: str, value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = value.split(",")
@@ -218,6 +228,11 @@ def _number(name: str, value: object) -> float:
     return value
 
 
+_OWN_ARGUMENTS = {
+    "pretrained": "name checkpoints with --model NAME=CHECKPOINT",
+    "max_length": "pass --max-length",
+    "max_model_len": "pass --max-length",
+}
 _READERS: dict[str, Callable[[str, object], Any]] = {
     "model": _models,
     "suite": _texts,

@@ -14,6 +14,7 @@ from typing import Any
 from patheval import _autoload
 from patheval.errors import PathEvalError
 from patheval.leaderboard import catalogue
+from patheval.model_arguments import check_model
 
 from .options import CHECKPOINT_BACKENDS, Model, Options
 from .suites import ZERO_SHOT, select
@@ -98,12 +99,14 @@ def make_plan(options: Options, progress: Callable[[str], None] = lambda text: N
     )
     plan.faults += selection.faults
     fingerprints = {}
+    of_models: dict[str, list[str]] = defaultdict(list)
     for model in options.models:
         progress(f"model {model.name}")
         try:
             fingerprints[model.name] = _check_model(options, model)
         except PathEvalError as error:
-            plan.faults.append(f"model {model.name}: {error}")
+            of_models[str(error)].append(model.name)
+    plan.faults += [f"model {', '.join(names)}: {fault}" for fault, names in of_models.items()]
     named = [catalogue.parse(task).length or 0 for task in selection.tasks]
     plan.max_length = options.max_length or max(named, default=0) or DEFAULT_MAX_LENGTH
     # Without its tokenizer a model's tasks cannot be sized, and every one of them would say so.
@@ -119,18 +122,25 @@ def make_plan(options: Options, progress: Callable[[str], None] = lambda text: N
         long = sorted({cell.task for cell in plan.cells if (cell.length or 0) > plan.max_length})
         plan.faults.append(
             f"max_length is {plan.max_length} and {', '.join(long[:4])}"
-            f"{f' and {len(long) - 4} more' if len(long) > 4 else ''} need {needed}; pass "
-            f"--max-length {needed}, or leave it out"
+            f"{f' and {len(long) - 4} more' if len(long) > 4 else ''} "
+            f"need{'s' if len(long) == 1 else ''} {needed}; pass --max-length {needed}, or leave "
+            "it out"
         )
     if fault := _output_fault(options.out):
         plan.faults.append(fault)
-    finished = _finished(options.out)
     for cell in plan.cells:
         arguments = options.arguments(cell.model, plan.max_length)
         cell.key = _key(options, cell, arguments, fingerprints[cell.model.name])
-        cell.results = finished.get(cell.key)
+    mark_finished(plan)
     _note_differences(plan)
     return plan
+
+
+def mark_finished(plan: Plan) -> None:
+    """Notes which cells have complete results in the folder."""
+    finished = _finished(plan.options.out)
+    for cell in plan.cells:
+        cell.results = finished.get(cell.key)
 
 
 def task_manager(plan: Plan, model: Model) -> Any:
@@ -166,6 +176,7 @@ def _task_names(options: Options) -> set[str]:
 def _check_model(options: Options, model: Model) -> str:
     """Read a checkpoint's every weight and its tokenizer; return the hash of the weights."""
     arguments = {**options.model_args, **model.arguments}
+    check_model(options.backend, {"pretrained": model.pretrained, **arguments}, "--backend")
     if options.backend not in CHECKPOINT_BACKENDS:
         return f"{model.pretrained} {arguments.get('revision', '')}"
     from patheval.checkpoint.reader import open_checkpoint

@@ -3,9 +3,8 @@
 import contextlib
 import os
 import sys
-import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -31,8 +30,6 @@ def plan_table(plan: Plan) -> Table:
     for (model, benchmark), cells in groups.items():
         places = [catalogue.parse(cell.task) for cell in cells]
         labels = {place.length: place.label for place in places if place.length is not None}
-        tokens = [plan.num_prompt_tokens(cell) for cell in cells]
-        known = sum(count for count in tokens if count is not None)
         table.add_row(
             Text(model),
             catalogue.benchmark(benchmark).title,
@@ -40,7 +37,7 @@ def plan_table(plan: Plan) -> Table:
             str(len(cells)),
             str(sum(cell.results is not None for cell in cells)),
             f"{sum(plan.num_run(cell) for cell in cells):,}",
-            ("" if None not in tokens else "over ") + f"{known:,}",
+            _tokens_text(plan, cells),
         )
     return table
 
@@ -50,12 +47,40 @@ def num_tokens(plan: Plan, cells: Sequence[Cell]) -> int:
     return sum(plan.num_prompt_tokens(cell) or 0 for cell in cells)
 
 
+def num_unsized(plan: Plan, cells: Sequence[Cell]) -> int:
+    """How many cells are of tasks that do not say how long their prompts are."""
+    return sum(plan.num_prompt_tokens(cell) is None for cell in cells)
+
+
+def work_line(plan: Plan, speed: int) -> str:
+    """Says what is to be run, and how long it takes as far as that is known.
+
+    Args:
+        plan: A plan without faults.
+        speed: Prompt tokens per second.
+    """
+    waiting = plan.waiting
+    text = f"{len(waiting)} of {len(plan.cells)} cells to run"
+    if not waiting:
+        return f"{text}: all are finished"
+    text += f", max_length {plan.max_length}"
+    tokens, unsized = num_tokens(plan, waiting), num_unsized(plan, waiting)
+    if tokens:
+        text += (
+            f", at most {tokens:,} prompt tokens: {duration(tokens / speed)} if a model reads "
+            f"{speed:,} tokens per second"
+        )
+    if unsized:
+        which = "their" if unsized == len(waiting) else f"of {unsized} the"
+        text += f"; {which} prompts' lengths are not known before they run"
+    return text
+
+
 def duration(seconds: float) -> str:
     """Writes a time as people say it."""
-    minutes = round(seconds / 60)
-    if minutes < 1:
+    if seconds < 120:
         return f"{max(1, round(seconds))} s"
-    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+    return f"{round(seconds / 60)} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def outcome_line(outcome: Outcome) -> str:
@@ -66,6 +91,31 @@ def outcome_line(outcome: Outcome) -> str:
     name, value, unit = main_value(outcome)
     time_taken = f" in {duration(outcome.seconds)}" if outcome.status == "done" else ""
     return f"{head}: {name} {format_value(value, unit)}{time_taken}"
+
+
+def failure_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """Writes failures, those of a model for one reason in one line."""
+    tasks: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for outcome in outcomes:
+        tasks[outcome.cell.model.name, outcome.reason].append(outcome.cell.task)
+    return [
+        f"failed: {model} on {', '.join(names[:3])}"
+        f"{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {reason}"
+        for (model, reason), names in tasks.items()
+    ]
+
+
+def closing_line(outcomes: Sequence[Outcome], out: Path) -> str:
+    """Says how many cells are there, and what becomes of those that failed."""
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    lasting = sum(outcome.is_lasting for outcome in failed)
+    text = f"{len(outcomes) - len(failed)} of {len(outcomes)} cells are in {out}"
+    if lasting:
+        return (
+            f"{text}; {lasting} will fail again until what is said above is mended, then the same "
+            "command runs what is missing"
+        )
+    return f"{text}; the same command runs the failed ones again" if failed else text
 
 
 def main_value(outcome: Outcome) -> tuple[str, float | None, str]:
@@ -93,7 +143,6 @@ class LiveTable:
         self._log = log
         self._outcomes: list[Outcome] = []
         self._doing = "starting"
-        self._start = time.monotonic()
         self._stack = contextlib.ExitStack()
         self._live: Live | None = None
 
@@ -134,6 +183,7 @@ class LiveTable:
     def render(self) -> Group:
         """Returns the table of means by model, benchmark and length, and the state below it."""
         parsed = {cell.task: catalogue.parse(cell.task) for cell in self._plan.cells}
+        shares = _shares(parsed.values())
         columns = sorted({(p.length or 0, p.label) for p in parsed.values()})
         table = Table("model", "benchmark", *(label or "score" for _, label in columns))
         values: dict[tuple[str, str, str], list[tuple[float, str]]] = defaultdict(list)
@@ -155,9 +205,11 @@ class LiveTable:
             for _, label in columns:
                 key = (model, benchmark, label)
                 text = _cell_text(values[key], failed[key], total[key])
-                if len(counts) > 1 and len(values[key]) == total[key] > 0:
+                if len(values[key]) == total[key] > 0:
                     # Means over unlike tasks must not be read as one line.
-                    text.append(f" of {total[key]} tasks", style="dim")
+                    of_how_many = f"of {_counted(total[key], 'task')}" if len(counts) > 1 else ""
+                    mark = shares.get((benchmark, label), of_how_many)
+                    text.append(f" {mark}" if mark else "", style="dim")
                 line.append(text)
             table.add_row(Text(model), catalogue.benchmark(benchmark).title, *line)
         return Group(table, Text(self._state()))
@@ -173,10 +225,32 @@ class LiveTable:
         if left:
             text += f"; {self._doing}"
         spent = num_tokens(self._plan, [outcome.cell for outcome in done])
-        if left and spent:
-            rate = spent / max(time.monotonic() - self._start, 1e-9)
+        if left and spent and not num_unsized(self._plan, left):
+            rate = spent / max(sum(outcome.seconds for outcome in done), 1e-9)
             text += f"; about {duration(num_tokens(self._plan, left) / rate)} left"
         return text if self._live is None else f"{text}; log in {self._log}"
+
+
+def _tokens_text(plan: Plan, cells: Sequence[Cell]) -> str:
+    known, unsized = num_tokens(plan, cells), num_unsized(plan, cells)
+    if unsized == len(cells):
+        return "not known"
+    return f"over {known:,}" if unsized else f"{known:,}"
+
+
+def _shares(places: Collection[catalogue.TaskName]) -> dict[tuple[str, str], str]:
+    """How many of a benchmark's tasks there are at a length, such as (2/13), if not all are."""
+    shares = {}
+    for key, label in {(place.benchmark, place.label) for place in places}:
+        whole = set(catalogue.benchmark(key).average)
+        own = {p.subtask for p in places if (p.benchmark, p.label) == (key, label)}
+        if whole and len(own & whole) < len(whole):
+            shares[key, label] = f"({len(own & whole)}/{len(whole)})"
+    return shares
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _cell_text(values: list[tuple[float, str]], failed: int, total: int) -> Text:
@@ -185,7 +259,7 @@ def _cell_text(values: list[tuple[float, str]], failed: int, total: int) -> Text
     text = Text(f"{len(values)}/{total}" if len(values) < total else "", style="dim")
     if values:
         mean = sum(value for value, _ in values) / len(values)
-        text = Text(f"{format_value(mean, values[0][1])} ").append_text(text)
+        text = Text(f"{format_value(mean, values[0][1])}{' ' if text else ''}").append_text(text)
     if failed:
         text.append(f" {failed} failed", style="red")
     return text

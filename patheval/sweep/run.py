@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from patheval.errors import PathEvalError, ResultsError
+from patheval.errors import EngineError, PathEvalError, ResultsError
 
-from .plan import Cell, Plan, task_manager
+from .lock import locked
+from .plan import Cell, Plan, mark_finished, task_manager
 
 _logger = logging.getLogger(__name__)
 
@@ -37,8 +38,9 @@ class Outcome:
         cell: The cell.
         status: "done" in this run, "kept" from an earlier one, or "failed".
         metrics: Metric and value, standard error, in lm-eval's scale; empty if it failed.
-        seconds: Time that it took; 0 if kept.
+        seconds: Time that it took, without the engine's start; 0 if kept.
         reason: Why it failed, in one line.
+        is_lasting: Whether it fails again until what the reason says is mended.
     """
 
     cell: Cell
@@ -46,6 +48,7 @@ class Outcome:
     metrics: Mapping[str, tuple[float, float | None]]
     seconds: float = 0.0
     reason: str = ""
+    is_lasting: bool = False
 
 
 def run_plan(
@@ -62,9 +65,19 @@ def run_plan(
 
     Raises:
         ResultsError: The plan has faults.
+        PrerequisiteError: Another process runs a sweep into the same folder.
     """
     if plan.faults:
-        raise ResultsError(f"the plan has {len(plan.faults)} faults; mend them first")
+        raise ResultsError(f"the plan has faults ({len(plan.faults)}); mend them first")
+    with locked(plan.options.out):
+        # What another sweep finished between the plan and the lock.
+        mark_finished(plan)
+        return _run_cells(plan, report, starting)
+
+
+def _run_cells(
+    plan: Plan, report: Callable[[Outcome], None], starting: Callable[[str], None]
+) -> list[Outcome]:
     _keep_environment_report()
     outcomes = []
 
@@ -97,7 +110,9 @@ def _prepare_data(plan: Plan, starting: Callable[[str], None]) -> None:
             (task,) = task_manager(plan, cell.model).load([cell.task])["tasks"].values()
             for index in range(plan.num_run(cell)):
                 task.eval_docs[index]
-        except Exception as error:  # The cell will say so itself, and stops no other.
+        except PathEvalError:
+            continue  # The cell will say so itself, and stops no other.
+        except Exception as error:
             _logger.warning("%s cannot be prepared", cell.task, exc_info=error)
 
 
@@ -115,20 +130,24 @@ def _run_model(
                 if model is None:
                     starting(f"loading {cell.model.name}")
                     model = _load(plan, cell)
+                    starting(f"{cell.model.name} took {time.monotonic() - start:.0f} s to load")
+                    start = time.monotonic()
                 starting(f"{cell.model.name} on {cell.task}")
                 path, metrics = _run_cell(plan, cell, model)
             except Exception as error:  # One cell's failure must not cost the others.
-                _logger.warning("%s on %s failed", cell.model.name, cell.task, exc_info=error)
-                reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-                if isinstance(error, PathEvalError):
-                    reason = str(error)
-                seconds = time.monotonic() - start
-                add(Outcome(cell, "failed", {}, seconds, reason))
+                is_ours = isinstance(error, PathEvalError)
+                is_lasting = is_ours and not isinstance(error, EngineError)
+                reason = str(error)
+                if not is_ours:
+                    _logger.warning("%s on %s failed", cell.model.name, cell.task, exc_info=error)
+                    reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
                 if model is None:
-                    for other in cells[position + 1 :]:
-                        add(Outcome(other, "failed", {}, 0.0, f"not loaded: {reason}"))
+                    reason = f"not loaded: {reason}"
+                    for other in cells[position:]:
+                        add(Outcome(other, "failed", {}, 0.0, reason, is_lasting))
                     return
-                if not isinstance(error, PathEvalError):
+                add(Outcome(cell, "failed", {}, time.monotonic() - start, reason, is_lasting))
+                if not is_lasting:
                     # An engine that ran out of memory or died answers nothing more.
                     _close(model)
                     model = None

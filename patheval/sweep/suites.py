@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from patheval.leaderboard import catalogue
+from patheval.suggestions import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ def select(
     covered: set[int] = set()
     for suite in suites:
         if suite not in SUITES:
-            faults.append(f"there is no suite {suite}; choose from {', '.join(SUITES)}")
+            hint = did_you_mean(suite, SUITES)
+            faults.append(f"there is no suite {suite}; {hint}choose from {', '.join(SUITES)}")
             continue
         for part in SUITES[suite]:
             found = {
@@ -118,7 +120,8 @@ def select(
     for pattern in patterns:
         matches = [name for name in fnmatch.filter(names, pattern)]
         if not matches:
-            faults.append(f"no task matches {pattern}; `patheval tasks` lists them")
+            hint = did_you_mean(pattern, names)
+            faults.append(f"no task matches {pattern}; {hint}`patheval tasks` lists them")
         chosen.update(
             dict.fromkeys(matches, 0) | {m: parsed[m].length or 0 for m in matches if m in parsed}
         )

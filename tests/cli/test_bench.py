@@ -10,6 +10,7 @@ import torch
 from click.testing import CliRunner
 
 from patheval.bench import kernels
+from patheval.bench import scoring as measure
 from patheval.cli.bench import bench
 from patheval.errors import PrerequisiteError
 
@@ -36,6 +37,45 @@ def test_without_a_gpu_nothing_is_measured(command: str) -> None:
     assert isinstance(result.exception, PrerequisiteError)
 
 
+@pytest.mark.parametrize("engines", ["1,2", "2"])
+def test_replicas_need_a_gpu_each(engines: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    result = CliRunner().invoke(bench, ["replicas", "--engines", engines])
+    assert isinstance(result.exception, PrerequisiteError)
+    assert f"--engines {engines} needs 2 NVIDIA GPUs" in str(result.exception)
+    assert "there are 1" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "arguments", "fraction"),
+    [
+        (1, [], 1.0),
+        (0, [], 0.005),
+        (0, ["--fraction", "0.5"], 0.5),
+        (1, ["--fraction", "0.5"], 0.5),
+    ],
+)
+def test_scoring_says_that_it_times_a_cpu_and_is_short_there(
+    num_gpus: int, arguments: list[str], fraction: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: num_gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a card")
+    monkeypatch.setattr(
+        measure,
+        "main",
+        lambda *_, **options: (
+            asked.append((options["fraction"], "long" in options["workloads"])) or {"rows": []}
+        ),
+    )
+    result = CliRunner().invoke(bench, ["scoring", *arguments], catch_exceptions=False)
+    assert asked == [(fraction, num_gpus > 0)]
+    assert (f"--fraction {fraction:g}" in result.output) == (num_gpus == 0)
+
+
 def test_rows_that_came_before_a_wrong_result_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,6 +94,7 @@ def test_rows_that_came_before_a_wrong_result_are_kept(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a card")
     file = tmp_path / "deep" / "rows.json"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     result = CliRunner().invoke(bench, ["kernels", "--commit", "abc", "--json", str(file)])
     assert str(result.exception) == "wrong"
     assert "1.25 x fa3" in result.output and "50.0% of page reads skipped" in result.output

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from click.testing import CliRunner
 
 import patheval
 from patheval.cli import main as command_line
-from patheval.errors import UnsupportedError
+from patheval.errors import PathEvalError, UnsupportedError
 
 
 @pytest.fixture
@@ -41,13 +42,61 @@ def test_other_errors_keep_their_traceback(monkeypatch):
         command_line.main()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--model paht --tasks path_phonebook_1k", "--model is 'paht', .*did you mean path "),
+        ("--tasks path_phonebok_512", "no task path_phonebok_512; did you mean path_phonebook_512"),
+        (
+            "--model path-ref --model_args pretrained=x,dtyp=float32 --tasks piqa",
+            "dtyp='float32' in --model_args is not an argument; did you mean dtype",
+        ),
+        ("--model path -a pretrained=x overlength=skp", "overlength is 'skp'; pass one of error"),
+        ("--model path -a pretrained=./nowhere", "there is no folder ./nowhere"),
+        ("--config nothing.yaml", "--config cannot be read .Config file not found"),
+    ],
+)
+def test_options_are_checked_before_lm_eval_runs(invoke, monkeypatch, arguments, message):
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", lambda: pytest.fail("ran"))
+    result = invoke("run", *arguments.split())
+    assert isinstance(result.exception, PathEvalError)
+    assert re.search(message, str(result.exception))
+
+
+def test_options_may_come_from_a_file(invoke, monkeypatch, tmp_path):
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", lambda: pytest.fail("ran"))
+    path = tmp_path / "run.yaml"
+    path.write_text("model: path-ref\nmodel_args: pretrained=x,dtyp=float32\ntasks: [piqa]\n")
+    assert "dtyp='float32'" in str(invoke("run", "--config", str(path)).exception)
+
+
+def test_tasks_of_others_are_lm_evals_to_find(invoke, monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", lambda: seen.append(sys.argv[-1]))
+    (tmp_path / "path_own.yaml").write_text("task: path_own\n")
+    for tasks in ("pika", "path_*_nothing", str(tmp_path / "path_own.yaml"), "path_phonebook"):
+        assert invoke("run", "--model", "dummy", "--tasks", tasks).exit_code == 0
+    own = ("--include_path", str(tmp_path), "--tasks", "path_own")
+    assert invoke("run", "--model", "dummy", *own).exit_code == 0
+    assert len(seen) == 5
+
+
+@pytest.mark.parametrize(("model", "says"), [("path", True), ("dummy", False)])
+def test_ctrl_c_says_what_is_kept(invoke, monkeypatch, model, says):
+    def stop():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", stop)
+    result = invoke("run", "--model", model, "--tasks", "piqa")
+    assert ("stopped: finished answers are kept" in result.output) == says
+    assert result.exit_code == (130 if says else 1)
+
+
 @pytest.mark.slow
-def test_a_misspelt_task_is_one_line_with_the_nearest_name(invoke):
-    result = invoke("run", "--model", "dummy", "--tasks", "path_phonebok_512")
+def test_a_misspelt_task_of_others_is_one_line(invoke):
+    result = invoke("run", "--model", "dummy", "--tasks", "phonebok_512")
     assert isinstance(result.exception, UnsupportedError)
-    assert "there is no task path_phonebok_512; did you mean path_phonebook_512" in str(
-        result.exception
-    )
+    assert "there is no task phonebok_512; did you mean " in str(result.exception)
 
 
 def test_help_names_every_command(invoke):
@@ -118,3 +167,4 @@ def test_tasks_says_what_did_not_match(invoke):
     result = invoke("tasks", "nothing*")
     assert result.exit_code == 2
     assert "no name matches 'nothing*'" in result.output
+    assert "did you mean path_phonebook_1k" in invoke("tasks", "path_phonebok_1k").output

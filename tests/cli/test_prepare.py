@@ -155,6 +155,7 @@ def test_worker_that_is_killed_is_one_line(tokenizer, cached):
     ("arguments", "message"),
     [
         (["path_ruler_nope"], "no task, group or tag is called 'path_ruler_nope'"),
+        (["path_phonebok_1k"], "did you mean path_phonebook_1k"),
         (["path_phonebook_512", "--metadata", "{"], "no JSON"),
         (["path_phonebook_512", "--metadata", "[]"], "no JSON object"),
     ],

@@ -305,6 +305,30 @@ def test_edited_and_foreign_files_are_refused(
         invoke(rescore, other, "--task", "tiny_choice", "--include_path", folder / "tasks")
 
 
+def test_a_results_file_is_told_from_the_samples_beside_it(
+    run: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    folder, _ = run
+    (results,) = (folder / "out").rglob("results_*.json")
+    for command in ([samples, "show"], [rescore]):
+        with pytest.raises(ResultsError, match="is a results file; name the samples") as error:
+            invoke(*command, results)
+        assert any(path.name in str(error.value) for path in results.parent.glob("samples_*"))
+        alone = tmp_path / results.name
+        shutil.copy(results, alone)
+        with pytest.raises(ResultsError, match="run the task again with --log_samples"):
+            invoke(*command, alone)
+
+
+def test_names_of_tasks_are_whole_where_output_is_no_terminal(
+    run: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, _ = run
+    arguments = [file_of(folder, "tiny_configured"), "--include_path", folder / "tasks"]
+    result = CliRunner(env={"COLUMNS": "30"}).invoke(rescore, list(map(str, arguments)))
+    assert "tiny_configured" in result.output
+
+
 def test_generated_prompts_stand_in_no_file_and_are_made_anew(
     generated: tuple[Path, dict[str, Any], Any],
 ) -> None:

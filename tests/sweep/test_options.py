@@ -64,6 +64,8 @@ def test_yaml_holds_the_same_and_the_command_line_wins(tmp_path):
         ({"limit": -1}, "positive number"),
         ({"limit": float("nan")}, "positive number"),
         ({"limit": True}, "positive number"),
+        ({"model_args": "max_length=512"}, "max_length=512 is among .*; pass --max-length"),
+        ({"model_args": "pretrained=x"}, "name checkpoints with --model NAME=CHECKPOINT"),
         ({"model": ("..=x",)}, "a model is called '..'"),
         ({"model": ("/a/b=x",)}, "begins with none of"),
         ({"model": (" =x",)}, "a model is called ' '"),
@@ -146,6 +148,8 @@ def test_all_faults_at_once():
     assert len(found.faults) == 2
     assert "no suite nonsense" in found.faults[0]
     assert "no task matches path_x_*" in found.faults[1]
+    (misspelt,) = select(NAMES, [], [], ["path_phonebok_1k"]).faults
+    assert "no task matches path_phonebok_1k; did you mean path_phonebook_1k" in misspelt
     without = [name for name in NAMES if "ruler_vt" not in name]
     assert "ruler tasks that do not exist: vt" in select(without, ["ruler"], [], []).faults[0]
     assert "and there are none" in select(NAMES, ["ppl"], [], []).faults[0]

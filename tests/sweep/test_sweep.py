@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -13,10 +14,10 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from patheval.cli.main import cli
-from patheval.errors import PathEvalError
+from patheval.errors import EngineError, PathEvalError, PrerequisiteError, RequestError
 from patheval.leaderboard import board as boards
+from patheval.sweep import lock, progress, run
 from patheval.sweep import plan as plans
-from patheval.sweep import progress, run
 from patheval.sweep.options import read_options
 
 METADATA = {"num_samples": 3}
@@ -169,10 +170,27 @@ def test_every_fault_is_found_before_anything_runs(tmp_path):
     assert "no task matches path_nothing_*" in text
     assert "model broken: " in text
     assert "model gone: " in text
-    assert "max_length is 400 and path_phonebook_512 need 512; pass --max-length 512" in text
+    assert "max_length is 400 and path_phonebook_512 needs 512; pass --max-length 512" in text
     assert not (tmp_path / "out").exists()
     with pytest.raises(PathEvalError, match="faults"):
         run.run_plan(plan, print)
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({"model_args": "dtyp=float64"}, "model rope, path: dtyp='float64' .*did you mean dtype"),
+        ({"model_args": "dtype=float65"}, "model rope, path: dtype is 'float65'; pass one of auto"),
+        ({"model_args": "overlength=skp"}, "model rope, path: overlength is 'skp'"),
+        ({"model_args": "max_gen_toks=x"}, "model rope, path: max_gen_toks is 'x'"),
+        ({"backend": "path-reff"}, "model rope, path: --backend is 'path-reff', .*path-ref"),
+        ({"models": ("rope=./zo",)}, "model rope: there is no folder ./zo"),
+    ],
+)
+def test_arguments_are_checked_in_the_plan(tmp_path, given, fault):
+    plan = plans.make_plan(options(tmp_path, **given))
+    assert len(plan.faults) == 1
+    assert re.match(fault, plan.faults[0])
 
 
 def test_data_that_are_not_fetched_come_with_the_command_that_fetches_them(tmp_path, monkeypatch):
@@ -254,6 +272,7 @@ def test_a_cell_that_fails_stops_no_other(tmp_path, monkeypatch):
     outcomes = execute(plan)
     assert [outcome.status for outcome in outcomes] == ["failed", "done"]
     assert outcomes[0].reason == "RuntimeError: CUDA out of memory"
+    assert not outcomes[0].is_lasting
     assert len(loads) == 2  # An engine that ran out of memory is not trusted again.
     monkeypatch.setattr(run, "_run_cell", real)
     again = execute(plans.make_plan(options(tmp_path, models=("rope=zoo:rope",))))
@@ -273,6 +292,110 @@ def test_a_model_that_does_not_load_stops_no_other_model(tmp_path, monkeypatch):
     outcomes = execute(plan)
     assert [outcome.status for outcome in outcomes] == ["failed"] * 2 + ["done"] * 2
     assert outcomes[1].reason == "not loaded: no GPU; add one"
+    assert outcomes[1].is_lasting
+    assert progress.failure_lines(outcomes[:2]) == [
+        "failed: rope on path_phonebook_512, path_phonebook_256: not loaded: no GPU; add one"
+    ]
+    assert "2 will fail again until what is said above is mended" in progress.closing_line(
+        outcomes, tmp_path
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lasting", "loads"),
+    [
+        (RequestError("too long; pass more"), True, 1),
+        (EngineError("the process has died; run again"), False, 2),
+    ],
+)
+def test_what_running_again_cannot_mend_is_not_run_again(
+    tmp_path, monkeypatch, caplog, error, is_lasting, loads
+):
+    plan = plans.make_plan(options(tmp_path, models=("rope=zoo:rope",)))
+    real, loaded = run._run_cell, []
+    monkeypatch.setattr(run, "_load", lambda *a, load=run._load: loaded.append(1) or load(*a))
+
+    def fail(plan, cell, model):
+        if cell.task == "path_phonebook_512":
+            raise error
+        return real(plan, cell, model)
+
+    monkeypatch.setattr(run, "_run_cell", fail)
+    outcomes = execute(plan)
+    assert [(o.status, o.is_lasting) for o in outcomes] == [("failed", is_lasting), ("done", False)]
+    assert outcomes[0].reason == str(error)
+    assert len(loaded) == loads
+    assert not any(record.exc_info for record in caplog.records)
+    again = "the same command runs the failed ones again"
+    assert (again in progress.closing_line(outcomes, tmp_path)) != is_lasting
+
+
+def test_the_engines_start_is_no_part_of_a_cells_time(tmp_path, monkeypatch):
+    clock = iter(range(0, 10_000, 100))
+    monkeypatch.setattr(run.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(run, "_load", lambda plan, cell: object())
+    monkeypatch.setattr(run, "_run_cell", lambda plan, cell, model: (tmp_path, {}))
+    said, outcomes = [], []
+    plan = plans.make_plan(options(tmp_path, models=("rope=zoo:rope",)))
+    run.run_plan(plan, outcomes.append, said.append)
+    assert [outcome.seconds for outcome in outcomes] == [100, 100]
+    assert "rope took 100 s to load" in said
+
+
+def test_a_folder_takes_one_sweep_at_a_time(tmp_path):
+    plan = plans.make_plan(options(tmp_path, models=("rope=zoo:rope",)))
+    code = "import sys; from patheval.sweep.lock import *\nwith locked(Path(sys.argv[1])): input()"
+    holder = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdin=subprocess.PIPE)
+    while not (tmp_path / lock.LOCK_NAME).is_file() or not (tmp_path / lock.LOCK_NAME).read_text():
+        assert holder.poll() is None
+        time.sleep(0.01)
+    message = f"is being written by the sweep of process {holder.pid} on .*; wait for it"
+    with pytest.raises(PrerequisiteError, match=message):
+        execute(plan)
+    with pytest.raises(PrerequisiteError, match=message):
+        lock.check_free(tmp_path)
+    holder.kill()
+    holder.wait()
+    assert [outcome.status for outcome in execute(plan)] == ["done", "done"]
+
+
+def test_what_another_sweep_finished_meanwhile_is_kept(tmp_path):
+    plans_made = [plans.make_plan(options(tmp_path, models=("rope=zoo:rope",))) for _ in range(2)]
+    assert {outcome.status for outcome in execute(plans_made[0])} == {"done"}
+    assert {outcome.status for outcome in execute(plans_made[1])} == {"kept"}
+
+
+def test_ctrl_c_says_what_is_kept(tmp_path, monkeypatch):
+    def stop(plan, cell):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "_load", stop)
+    result = CliRunner().invoke(cli, command(tmp_path / "out"))
+    assert result.exit_code == 130
+    assert result.output.rstrip().endswith(
+        "stopped: finished cells and answers are kept, and the same command goes on from there"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "1 s"), (31, "31 s"), (89, "89 s"), (119.4, "119 s"), (121, "2 min"), (7300, "2.0 h")],
+)
+def test_times_are_in_seconds_up_to_two_minutes(seconds, text):
+    assert progress.duration(seconds) == text
+
+
+def test_unknown_lengths_are_not_written_as_nothing(tmp_path):
+    tasks = "path_phonebook_512,path_mqrar_n1"
+    plan = plans.make_plan(options(tmp_path, models=("rope=zoo:rope",), suite=None, tasks=tasks))
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(progress.plan_table(plan))
+    assert "not known" in console.export_text()
+    line = progress.work_line(plan, 20_000)
+    assert "at most 1,386 prompt tokens" in line
+    assert "; of 1 the prompts' lengths are not known" in line
+    plan.cells = [cell for cell in plan.cells if cell.num_tokens is None]
+    assert "tokens" not in progress.work_line(plan, 20_000)
 
 
 def test_data_are_prepared_before_an_engine_is_loaded(tmp_path, monkeypatch):
@@ -354,8 +477,16 @@ def test_means_over_unlike_tasks_say_of_how_many(tmp_path):
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(live.render())
     text = console.export_text()
-    assert "of 2 tasks" in text
-    assert "of 1 tasks" in text
+    assert "50.0 (2/13)" in text
+    assert "50.0 (1/13)" in text
+    tasks = "path_mqrar_n1,path_mqrar_n2,path_phonebook_512"
+    plan = plans.make_plan(options(tmp_path, models=("rope=zoo:rope",), suite=None, tasks=tasks))
+    live = progress.LiveTable(plan, "sweep.log")
+    live._outcomes = [
+        run.Outcome(cell, "done", {"acc,none": (0.5, 0.1)}, 1.0) for cell in plan.cells
+    ]
+    console.print(live.render())
+    assert "/13)" not in console.export_text()
 
 
 def test_the_command_fails_with_its_faults_listed(tmp_path):

@@ -88,10 +88,12 @@ def test_prompt_that_never_fits_is_an_error_with_its_numbers():
         make_recipe(100).largest_fitting(lambda units: 91 + units, smallest=1)
     assert str(error.value) == (
         "phonebook cannot fit 100 tokens: its smallest prompt takes 92 and generation 10; "
-        "use a length of at least 102: the task's _512, or its _any with "
+        "use a length of at least 102: path_phonebook_256, or path_phonebook_any with "
         "--metadata '{\"length\": 102}'"
     )
-    with pytest.raises(UnsupportedError, match=r"at least 66000: its _any with --metadata"):
+    with pytest.raises(
+        UnsupportedError, match=r"at least 66000: path_phonebook_any with --metadata"
+    ):
         make_recipe(100).largest_fitting(lambda units: 65_990, smallest=1)
 
 

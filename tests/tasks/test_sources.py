@@ -119,7 +119,7 @@ def test_missing_rows_name_the_command_that_fetches_them(tmp_path, monkeypatch):
     monkeypatch.delenv("PATHEVAL_DATA", raising=False)
     with pytest.raises(PrerequisiteError) as error:
         ROWS.load({})
-    assert f"run `{command}`" in str(error.value)
+    assert f"run `{command}`, or copy it to PATHEVAL_DATA/ada/rows" in str(error.value)
 
 
 def test_ruler_s_sources_are_pinned():
