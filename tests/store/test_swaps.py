@@ -11,7 +11,7 @@ from lm_eval.tasks import TaskManager
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 TASK = """
-task: swapped
+task: {output_type}
 dataset_path: json
 dataset_kwargs: {{data_files: {{test: {data}}}}}
 test_split: test
@@ -36,19 +36,20 @@ SWAPS: dict[str, dict[str, Any]] = {
 }
 
 
-def evaluate(folder: Path, resume: Path | str, output_type: str, swap: dict[str, Any]) -> Any:
-    """The answers and how many of them the store gave."""
+OUTPUT_TYPES = ("multiple_choice", "generate_until")
+
+
+def evaluate(folder: Path, resume: Path | str, swap: dict[str, Any]) -> Any:
+    """The answers, how many of them the store gave, and how many prompts there were."""
     settings = {"version": 1, "prompt": "{{q}} is", "checkpoint": "path-d64", **swap}
-    tasks = folder / f"tasks {settings['version']} {output_type}"
+    version, prompt = settings.pop("version"), settings.pop("prompt")
+    tasks = folder / f"tasks {version}"
     tasks.mkdir(exist_ok=True)
-    (tasks / "swapped.yaml").write_text(
-        TASK.format(
-            data=folder / "docs.jsonl",
-            output_type=output_type,
-            prompt=settings.pop("prompt"),
-            version=settings.pop("version"),
+    for output_type in OUTPUT_TYPES:
+        text = TASK.format(
+            output_type=output_type, data=folder / "docs.jsonl", prompt=prompt, version=version
         )
-    )
+        (tasks / f"{output_type}.yaml").write_text(text)
     names = ("num_fewshot", "apply_chat_template", "system_instruction")
     options = {name: settings.pop(name) for name in names if name in settings}
     output = simple_evaluate(
@@ -61,24 +62,26 @@ def evaluate(folder: Path, resume: Path | str, output_type: str, swap: dict[str,
             **settings,
         },
         device="cpu",
-        tasks=["swapped"],
+        tasks=list(OUTPUT_TYPES),
         task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
         bootstrap_iters=0,
         **options,
     )
-    answers = [sample["resps"] for sample in output["samples"]["swapped"]]
+    answers = [
+        sample["resps"] for output_type in OUTPUT_TYPES for sample in output["samples"][output_type]
+    ]
     return answers, output["config"]["num_answers_resumed"], output["config"]["num_prompts"]
 
 
-@pytest.mark.parametrize("output_type", ["multiple_choice", "generate_until"])
-def test_no_evaluation_is_served_another_s_answers(output_type: str, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_no_evaluation_is_served_another_s_answers(tmp_path: Path) -> None:
     byte_tokenizer().save_pretrained(tmp_path / "tokenizer")
     docs = [{"q": f"{i} apples and {i * i} pears on a table"} for i in range(3)]
     (tmp_path / "docs.jsonl").write_text("".join(json.dumps(doc) + "\n" for doc in docs))
     store = tmp_path / "store"
     for name, swap in SWAPS.items():
-        answers, num_resumed, num_prompts = evaluate(tmp_path, store, output_type, swap)
+        answers, num_resumed, num_prompts = evaluate(tmp_path, store, swap)
         assert num_resumed == 0 and num_prompts > 0, name
-        assert answers == evaluate(tmp_path, "off", output_type, swap)[0], name
-    _, num_resumed, num_prompts = evaluate(tmp_path, store, output_type, {})
+        assert answers == evaluate(tmp_path, "off", swap)[0], name
+    _, num_resumed, num_prompts = evaluate(tmp_path, store, {})
     assert num_resumed == num_prompts
