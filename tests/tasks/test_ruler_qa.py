@@ -91,9 +91,14 @@ def test_question_that_fits_no_prompt_is_passed_over(bpe_folder, own_data, tmp_p
     assert docs_of("qa_1", 4096, bpe_folder, metadata)[0]["references"][0] == "1100"
     with pytest.raises(UnsupportedError) as error:
         docs_of("qa_1", 128, bpe_folder, metadata)
-    numbers = [int(number) for number in re.findall(r"\d+", str(error.value).partition(":")[2])]
-    smallest, budget, needed, label, repeated = numbers
-    assert (budget, needed, label, repeated) == (32, smallest + 32, 512, needed)
+    found = re.search(
+        r"takes (\d+) and generation 32; use a length of at least (\d+): path_ruler_qa_1_512, or "
+        r"path_ruler_qa_1_any with --metadata '{\"length\": (\d+)}'",
+        str(error.value),
+    )
+    assert found, str(error.value)
+    smallest, needed, repeated = map(int, found.groups())
+    assert needed == repeated == smallest + 32
     assert docs_of("qa_1", needed, bpe_folder, metadata, num_samples=1)[0]["num_tokens"] == smallest
 
 
