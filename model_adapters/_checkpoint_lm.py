@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from lm_eval.api.instance import Instance
@@ -72,6 +72,18 @@ class CheckpointLM(Answering, TemplateLM):
         PrerequisiteError: The checkpoint or the tokenizer cannot be had.
     """
 
+    # What reads and checks a value of `--model_args`, by its name.
+    _READERS: ClassVar[dict[str, Callable[[str, object], Any]]] = {
+        "max_length": partial(integer, minimum=2),
+        "max_model_len": partial(integer, minimum=2),
+        "max_gen_toks": partial(integer, minimum=1),
+        "overlength": partial(choice, choices=OVERLENGTH_CHOICES),
+        "trust_remote_code": flag,
+        "add_bos_token": flag,
+        "enable_thinking": flag,
+        "prefix_token_id": partial(integer, minimum=0),
+    }
+
     def __init__(
         self,
         pretrained: str | None = None,
@@ -104,13 +116,15 @@ class CheckpointLM(Answering, TemplateLM):
                 "limit; pass max_length alone"
             )
         limit = max_model_len if max_length is None else max_length
-        self._max_length = _read("max_length", DEFAULT_MAX_LENGTH if limit is None else limit)
-        self._max_gen_toks = _read("max_gen_toks", max_gen_toks)
-        self._overlength = _read("overlength", overlength)
+        self._max_length = self._read("max_length", DEFAULT_MAX_LENGTH if limit is None else limit)
+        self._max_gen_toks = self._read("max_gen_toks", max_gen_toks)
+        self._overlength = self._read("overlength", overlength)
         self._think_end_token = think_end_token
         self._chat_template_args = dict(chat_template_args or {})
         if enable_thinking is not None:
-            self._chat_template_args["enable_thinking"] = _read("enable_thinking", enable_thinking)
+            self._chat_template_args["enable_thinking"] = self._read(
+                "enable_thinking", enable_thinking
+            )
 
         # All that is known of the model is read before it is loaded, as its key must be.
         self._variables = numeric_variables()
@@ -125,7 +139,7 @@ class CheckpointLM(Answering, TemplateLM):
         self._fingerprint = self._checkpoint.fingerprint()
         vocab_size = self._checkpoint.config.vocab_size
         self._tokenizer_source = resolve(tokenizer) if tokenizer else str(self._checkpoint.path)
-        self._trust_remote_code = _read("trust_remote_code", trust_remote_code)
+        self._trust_remote_code = self._read("trust_remote_code", trust_remote_code)
         self.tokenizer = load_tokenizer(
             self._tokenizer_source,
             tokenizer_revision,
@@ -134,7 +148,7 @@ class CheckpointLM(Answering, TemplateLM):
         check_tokenizer(self.tokenizer, vocab_size, self._tokenizer_source)
         prefix = None
         if prefix_token_id is not None:
-            prefix = _read("prefix_token_id", prefix_token_id)
+            prefix = self._read("prefix_token_id", prefix_token_id)
             if prefix >= vocab_size:
                 raise UnsupportedError(
                     f"prefix_token_id is {prefix} but vocab_size is {vocab_size}; "
@@ -142,7 +156,9 @@ class CheckpointLM(Answering, TemplateLM):
                 )
         self._codec = TokenCodec(
             self.tokenizer,
-            add_bos_token=None if add_bos_token is None else _read("add_bos_token", add_bos_token),
+            add_bos_token=None
+            if add_bos_token is None
+            else self._read("add_bos_token", add_bos_token),
             prefix_token_id=prefix,
         )
         self._num_truncated = self._num_skipped = 0
@@ -160,8 +176,12 @@ class CheckpointLM(Answering, TemplateLM):
             PrerequisiteError: What knows the names is not installed.
         """
         for name, value in arguments.items():
-            if name in _READERS and value is not None:
-                _read(name, value)
+            if name in cls._READERS and value is not None:
+                cls._read(name, value)
+
+    @classmethod
+    def _read(cls, name: str, value: object) -> Any:
+        return cls._READERS[name](name, value)
 
     @property
     def eot_token_id(self) -> int:
@@ -520,20 +540,6 @@ def _refuse_request_cache() -> None:
         frame = frame.f_back
 
 
-def _read(name: str, value: object) -> Any:
-    return _READERS[name](name, value)
-
-
-_READERS: dict[str, Callable[[str, object], Any]] = {
-    "max_length": partial(integer, minimum=2),
-    "max_model_len": partial(integer, minimum=2),
-    "max_gen_toks": partial(integer, minimum=1),
-    "overlength": partial(choice, choices=OVERLENGTH_CHOICES),
-    "trust_remote_code": flag,
-    "add_bos_token": flag,
-    "enable_thinking": flag,
-    "prefix_token_id": partial(integer, minimum=0),
-}
 # Settings that say nothing when decoding is greedy.
 _IDLE_WHEN_GREEDY = ("temperature", "top_p", "top_k", "min_p", "seed")
 # Names that `--model_args` may hold for every adapter.

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from patheval import _cpu_environment
 from patheval.checkpoint.config import DTYPES, StockConfig
@@ -44,6 +44,14 @@ class PathLM(CheckpointLM):
         PrerequisiteError: The checkpoint, the tokenizer or a usable vLLM is missing.
     """
 
+    _READERS: ClassVar = CheckpointLM._READERS | {
+        "dtype": partial(choice, choices=("auto", *DTYPES)),
+        "max_batch_size": partial(integer, minimum=1),
+        "tensor_parallel_size": partial(integer, minimum=1),
+        "data_parallel_size": partial(integer, minimum=1),
+        "seed": partial(integer, minimum=0),
+    }
+
     def __init__(
         self,
         pretrained: str | None = None,
@@ -58,17 +66,17 @@ class PathLM(CheckpointLM):
         **kwargs: Any,
     ) -> None:
         engine_args = {key: kwargs.pop(key) for key in set(kwargs) - ARGUMENTS}
-        dtype = _read("dtype", dtype)
+        dtype = self._read("dtype", dtype)
         if max_batch_size is not None:
-            engine_args.setdefault("max_num_seqs", _read("max_batch_size", max_batch_size))
+            engine_args.setdefault("max_num_seqs", self._read("max_batch_size", max_batch_size))
         _refuse_fixed(engine_args)
         super().__init__(pretrained, **kwargs)
         self._dtype = self._checkpoint.config.dtype if dtype == "auto" else dtype
         if overrides := self._position_overrides(self._max_length):
             engine_args["hf_overrides"] = overrides
-        self._seed = _read("seed", seed)
-        num_ranks = _read("tensor_parallel_size", tensor_parallel_size)
-        num_replicas = _read("data_parallel_size", data_parallel_size)
+        self._seed = self._read("seed", seed)
+        num_ranks = self._read("tensor_parallel_size", tensor_parallel_size)
+        num_replicas = self._read("data_parallel_size", data_parallel_size)
         _cpu_environment.prepare()
         if _cpu_environment.is_cpu():
             engine_args.setdefault("enforce_eager", True)
@@ -121,9 +129,6 @@ class PathLM(CheckpointLM):
             _SET_BY_VLLM.update(dict(os.environ.items() - environment.items()))
             refuse_unknown(engine_args, known | ours)
             _refuse_fixed(engine_args)
-        for name, value in arguments.items():
-            if name in _READERS and value is not None:
-                _read(name, value)
         super().check_arguments(arguments)
 
     def get_model_info(self) -> dict[str, object]:
@@ -236,7 +241,7 @@ def _start(arguments: Mapping[str, Any], num_replicas: int, check: Callable[[], 
 
 
 def _vllm_variables() -> dict[str, str]:
-    """VLLM's environment variables that numbers may depend on."""
+    """Environment variables of vLLM that numbers may depend on."""
     return {
         name: value
         for name, value in sorted(os.environ.items())
@@ -244,10 +249,6 @@ def _vllm_variables() -> dict[str, str]:
         and not name.startswith(_IDLE_VARIABLES)
         and _SET_BY_VLLM.get(name) != value
     }
-
-
-def _read(name: str, value: object) -> Any:
-    return _READERS[name](name, value)
 
 
 def _refuse_fixed(engine_args: Mapping[str, object]) -> None:
@@ -271,13 +272,6 @@ def _engine_argument_names() -> set[str]:
     return (names | set(inspect.signature(LLM.__init__).parameters)) - {"self", "model"}
 
 
-_READERS: dict[str, Callable[[str, object], Any]] = {
-    "dtype": partial(choice, choices=("auto", *DTYPES)),
-    "max_batch_size": partial(integer, minimum=1),
-    "tensor_parallel_size": partial(integer, minimum=1),
-    "data_parallel_size": partial(integer, minimum=1),
-    "seed": partial(integer, minimum=0),
-}
 # What choices share of their context is whole blocks, and a token read twice is dear on a CPU;
 # smaller ones take longer than they save.
 _CPU_BLOCK_SIZE = 64

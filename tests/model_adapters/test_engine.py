@@ -16,7 +16,7 @@ from resumed_run import requests
 
 from patheval.errors import EngineError, UnsupportedError
 from patheval.model_adapters._engine import Engine
-from patheval.model_adapters._jobs import ScoringJob, tokens
+from patheval.model_adapters._jobs import Scores, ScoringJob, tokens
 from patheval.model_adapters.path_vllm import PathLM
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
@@ -74,7 +74,8 @@ def test_scores_that_are_lost_are_computed_anew(num_lost: int) -> None:
     client = ForgetfulClient(num_lost)
     (answers,) = engine_with(client).run([JOB], [[0]])
     ((number, scores),) = answers
-    assert number == 0 and scores.logprobs.tolist() == [-1.0]  # type: ignore[union-attr]
+    assert isinstance(scores, Scores)
+    assert number == 0 and scores.logprobs.tolist() == [-1.0]
     assert [reads for _, reads in client.added] == [True, False, False][: num_lost + 1]
 
 
