@@ -183,7 +183,7 @@ class Scorer:
         starts = np.arange(0, len(distinct), self._max_block_rows)
         firsts = np.searchsorted(which[order], [*starts, len(distinct)])
         columns = (distinct, which[order] % self._max_block_rows, targets[order], place)
-        on_device = torch.from_numpy(np.concatenate(columns)).to(hidden.device, non_blocking=True)
+        on_device = _to_device(np.concatenate(columns), hidden.device)
         own_rows, local, own_targets, original = on_device.split([len(own) for own in columns])
         logprobs, ranks = [], []
         for start, first, last in zip(starts, firsts, firsts[1:], strict=False):
@@ -202,33 +202,46 @@ class Scorer:
 
 def _pack(ended: Sequence[_Wanted], device: torch.device) -> LogprobsTensors:
     """The scores of requests, one after the other; see `Scorer.score`."""
-    collected = [_collect(wanted, device) for wanted in ended]
+    segments: list[tuple[_StepValues, slice]] = []
+    for wanted in ended:
+        values, own = _collect(wanted, device)
+        if segments and segments[-1][0] is values and segments[-1][1].stop == own.start:
+            own = slice(segments.pop()[1].start, own.stop)
+        segments.append((values, own))
     tickets = np.repeat(
         np.array([wanted.ticket for wanted in ended], dtype=np.int32),
         [len(wanted.rows) for wanted in ended],
     )
     return LogprobsTensors(
         torch.from_numpy(tickets)[:, None],
-        torch.cat([own.logprobs for own in collected]).to("cpu", non_blocking=True)[:, None],
-        torch.cat([own.ranks for own in collected]).to("cpu", non_blocking=True),
+        torch.cat([values.logprobs[own] for values, own in segments]).to("cpu", non_blocking=True)[
+            :, None
+        ],
+        torch.cat([values.ranks[own] for values, own in segments]).to("cpu", non_blocking=True),
     )
 
 
-def _collect(wanted: _Wanted, device: torch.device) -> _StepValues:
-    """The scores of one request in its own order, on the device; NaN where there are none."""
+def _collect(wanted: _Wanted, device: torch.device) -> tuple[_StepValues, slice]:
+    """Where the scores of one request lie in its own order; NaN where there are none."""
     if wanted.is_whole():
         (part,) = wanted.parts
-        return _StepValues(part.values.logprobs[part.slice], part.values.ranks[part.slice])
+        return part.values, part.slice
     num_wanted = len(wanted.rows)
     whole = _StepValues(
         torch.full((num_wanted,), math.nan, device=device),
         torch.full((num_wanted,), 2, dtype=torch.int32, device=device),
     )
     for part in wanted.parts:
-        indices = torch.from_numpy(part.indices).to(device)
+        indices = _to_device(part.indices, device)
         whole.logprobs[indices] = part.values.logprobs[part.slice]
         whole.ranks[indices] = part.values.ranks[part.slice]
-    return whole
+    return whole, slice(0, num_wanted)
+
+
+def _to_device(array: NDArray[np.int64], device: torch.device) -> torch.Tensor:
+    """Copy numbers without waiting for a GPU, which pageable memory would."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 class ScoringExtension:
