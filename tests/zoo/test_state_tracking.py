@@ -1,4 +1,5 @@
 import json
+import math
 import multiprocessing
 from dataclasses import replace
 from multiprocessing.pool import Pool
@@ -165,3 +166,9 @@ def test_steps_are_cut_to_the_seconds_given(tmp_path, pool):
     recipe = _recipe("a5", "rope", num_steps=10_000, seeds=(1,), warmup_steps=10)
     (trainer,) = training.train_group([recipe], tmp_path, seconds=3, pool=pool)
     assert 200 <= trainer.step == trainer.recipe.num_steps < 10_000
+
+
+def test_without_a_limit_all_steps_of_the_recipe_are_made(tmp_path, pool):
+    recipe = _recipe("a5", "rope", num_steps=225, seeds=(1,), warmup_steps=10)
+    (trainer,) = training.train_group([recipe], tmp_path, seconds=math.inf, pool=pool)
+    assert trainer.step == trainer.recipe.num_steps == 225

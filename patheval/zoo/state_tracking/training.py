@@ -76,13 +76,13 @@ class Trainer:
         self._results: list[Tensor] = []
         self._begun = 0.0
 
-    def limit_steps(self, most: int) -> None:
+    def limit_steps(self, most: float) -> None:
         """Shortens the recipe, and with it the learning-rate schedule, unless it is as short.
 
         Args:
-            most: Steps, those already taken included.
+            most: Steps, those already taken included; rounded down, infinity for no limit.
         """
-        num_steps = max(self.step, min(most, self.recipe.num_steps))
+        num_steps = max(self.step, int(min(most, self.recipe.num_steps)))
         self.recipe = replace(self.recipe, num_steps=num_steps)
 
     def train(self, part: data.Batch) -> tuple[Tensor, Tensor]:
@@ -211,8 +211,8 @@ def train_group(
     Args:
         recipes: Equal in all but attention.
         runs: Folder of the runs.
-        seconds: Time to train them in; the recipes' steps are cut to what fits, as their first
-            steps show.
+        seconds: Time to train them in, infinity for no limit; the recipes' steps are cut to what
+            fits, as their first steps show.
         pool: The processes that make training data.
 
     Returns:
@@ -231,7 +231,7 @@ def train_group(
             elif number == _PARTS_MEASURED + 1:
                 now = time.monotonic()
                 per_step = (now - begun_warm) / (_PARTS_MEASURED * data.STEPS_PER_PART)
-                affordable = trainers[0].step + int((seconds - (now - begun)) / per_step)
+                affordable = trainers[0].step + (seconds - (now - begun)) / per_step
                 for trainer in trainers:
                     trainer.limit_steps(affordable)
                 progress.update(bar, total=trainers[0].recipe.num_steps)
