@@ -5,8 +5,9 @@ have a file and tables of their own, and are no rows of a board.
 """
 
 import json
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean
@@ -145,8 +146,7 @@ def markdown_parts(rows: Sequence[StateRow], level: int = 3) -> Iterator[str]:
         if cut := [row for row in own if row.is_cut]:
             yield _cut(cut)
         yield _table(own)
-        if fewest := _fewest_layers(own):
-            yield fewest
+        yield from _conclusions(own)
 
 
 def _kind(row: StateRow) -> str:
@@ -180,50 +180,99 @@ def _table(rows: Sequence[StateRow]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _steps(rows: Sequence[StateRow]) -> str:
-    """Writes the steps made, and of how many where the training was cut: 438, 443 of 3000."""
-    by_plan: dict[int, set[int]] = {}
+def _by_family(rows: Sequence[StateRow]) -> dict[str, list[StateRow]]:
+    families: dict[str, list[StateRow]] = {}
     for row in rows:
-        by_plan.setdefault(row.planned_steps, set()).add(row.steps)
-    parts = []
-    for planned, made in by_plan.items():
-        text = ", ".join(str(steps) for steps in sorted(made))
-        parts.append(text if made == {planned} else f"{text} of {planned}")
-    return "; ".join(parts)
+        families.setdefault(row.family, []).append(row)
+    return families
+
+
+def _tasks(rows: Sequence[StateRow]) -> str:
+    return ", ".join(dict.fromkeys(row.task for row in rows))
+
+
+def _steps(rows: Sequence[StateRow]) -> str:
+    """Writes the steps made, and of how many where the training was cut: 443 of 3000.
+
+    Families that differ are told apart: path_mqrar_n1 3000; path_mqrar_n2 443 of 3000.
+    """
+    steps = {}
+    for own in _by_family(rows).values():
+        made = ", ".join(str(number) for number in sorted({row.steps for row in own}))
+        is_cut = any(row.is_cut for row in own)
+        steps[_tasks(own)] = f"{made} of {own[0].planned_steps}" if is_cut else made
+    if len(set(steps.values())) == 1:
+        return next(iter(steps.values()))
+    return "; ".join(f"{tasks} {made}" for tasks, made in steps.items())
 
 
 def _cut(rows: Sequence[StateRow]) -> str:
     """Says of rows whose training was cut what they do not say."""
-    by_layers: dict[int, list[StateRow]] = {}
-    for row in rows:
-        by_layers.setdefault(row.num_layers, []).append(row)
-    made = "; ".join(
-        f"{_steps(own)} with {layers} layer{'' if layers == 1 else 's'}"
-        for layers, own in sorted(by_layers.items())
-    )
-    return (
-        f"**Trainings cut short.** Steps made of the recipe's: {made}; the learning rate fell to 0 "
-        "within them. These rows show what so few steps reach, and say nothing about what a full "
-        "training, and thus the kind of attention, reaches."
-    )
-
-
-def _fewest_layers(rows: Sequence[StateRow]) -> str:
-    """What was concluded of kinds of attention that had whole trainings; empty without any."""
-    if len({row.num_layers for row in rows}) == 1:
-        return ""
     parts = []
+    for family in _by_family(rows).values():
+        for layers in sorted({row.num_layers for row in family}):
+            own = [row for row in family if row.num_layers == layers]
+            parts.append(f"{_tasks(own)} {_steps(own)} with {_count(layers)}")
+    return (
+        f"**Trainings cut short.** Steps made of the recipe's: {'; '.join(parts)}; the learning "
+        "rate fell to 0 within them. Their errors show what so few steps reach, and say nothing "
+        "about what a full training, and thus the kind of attention, reaches."
+    )
+
+
+def _count(layers: int) -> str:
+    return f"{layers} layer{'' if layers == 1 else 's'}"
+
+
+def _conclusions(rows: Sequence[StateRow]) -> Iterator[str]:
+    """Says, of each family of a table, what its whole trainings show; nothing without any."""
+    for family in _by_family(rows).values():
+        whole = _whole_trainings(family)
+        if not whole:
+            continue
+        names = f"{percent(REQUIRED_ACCURACY)} % of the labels"
+        if len({row.num_layers for row in family}) == 1:
+            seeds = ", ".join(
+                f"{attention} {_num_learned(own)} of {len({row.seed for row in own})}"
+                for attention, layers in whole.items()
+                for own in layers.values()
+            )
+            yield f"Seeds that name {names} of {_tasks(family)}: {seeds}."
+        else:
+            fewest = ", ".join(
+                f"{attention} {_fewest_layers(layers)}" for attention, layers in whole.items()
+            )
+            yield f"Fewest layers with which every seed names {names}: {fewest}."
+        if not any(_num_learned(own) for layers in whole.values() for own in layers.values()):
+            yield (
+                "**The recipe's training budget does not suffice.** None of the models that were "
+                f"trained to its end, {family[0].planned_steps} steps, learned the task; their "
+                "errors do not tell which kind of attention would with more."
+            )
+
+
+def _whole_trainings(rows: Sequence[StateRow]) -> dict[str, dict[int, list[StateRow]]]:
+    """Attention -> layers -> errors, of the layers below the fewest with a cut training.
+
+    What lies above those cannot show that fewer would not have sufficed.
+    """
+    whole: dict[str, dict[int, list[StateRow]]] = {}
     for attention in dict.fromkeys(row.attention for row in rows):
         own = [row for row in rows if row.attention == attention]
-        if any(row.is_cut for row in own):
-            continue
-        tried = sorted({row.num_layers for row in own})
-        enough = [n for n in tried if is_learned([row for row in own if row.num_layers == n])]
-        parts.append(f"{attention} {enough[0] if enough else f'none of {tried[0]} to {tried[-1]}'}")
-    if not parts:
-        return ""
-    return (
-        f"Fewest layers with which every seed names {percent(REQUIRED_ACCURACY)} % of the labels: "
-        + ", ".join(parts)
-        + "."
-    )
+        fewest_cut = min((row.num_layers for row in own if row.is_cut), default=math.inf)
+        for row in own:
+            if row.num_layers < fewest_cut:
+                whole.setdefault(attention, {}).setdefault(row.num_layers, []).append(row)
+    return whole
+
+
+def _num_learned(rows: Sequence[StateRow]) -> int:
+    """How many seeds of a model have learned the task."""
+    seeds = {row.seed for row in rows}
+    return sum(is_learned([row for row in rows if row.seed == seed]) for seed in seeds)
+
+
+def _fewest_layers(layers: Mapping[int, Sequence[StateRow]]) -> str:
+    tried = sorted(layers)
+    none = f"none of {tried[0]}" + (f" to {tried[-1]}" if len(tried) > 1 else "")
+    return next((str(count) for count in tried if is_learned(layers[count])), none)

@@ -105,8 +105,10 @@ def test_every_seeds_errors_are_published_and_stand_in_the_card(
         ("fflm", 3, 4000),
         ("a5", 3, 8000),
     }
-    assert "3 of 8000 with 1 layer; 3 of 8000 with 2 layers" in parts
+    assert "path_a5 3 of 8000 with 1 layer; path_a5 3 of 8000 with 2 layers" in parts
+    assert "path_fflm_iid, path_fflm_sparse, path_fflm_dense 3 of 4000 with 1 layer" in parts
     assert "Fewest layers" not in parts
+    assert "Seeds that name" not in parts
 
 
 @pytest.mark.parametrize("name", ["fflm-path-fox", "a5-rope"])
