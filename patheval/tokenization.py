@@ -146,20 +146,23 @@ class TokenCodec:
         for context, continuation in pairs:
             stripped = context.rstrip()
             moved.append((stripped, context[len(stripped) :] + continuation))
-        contexts = list(dict.fromkeys(context for context, _ in moved))
-        context_ids = dict(zip(contexts, self.encode(contexts), strict=True))
-        whole = iter(self.encode(context + rest for context, rest in moved if context_ids[context]))
+        contexts = list(dict.fromkeys(context for context, _ in moved if context))
+        # In one call, whose texts the tokenizer shares out among the processor's cores.
+        encoded = self.encode([*contexts, *(context + rest for context, rest in moved if context)])
+        context_ids = dict(zip(contexts, encoded, strict=False))
+        wholes = iter(encoded[len(contexts) :])
         bare = iter(
             self.encode(
-                (context + rest for context, rest in moved if not context_ids[context]),
+                (context + rest for context, rest in moved if not context_ids.get(context)),
                 add_special_tokens=False,
             )
         )
         result = []
         for context, _ in moved:
-            prompt = context_ids[context]
+            whole = next(wholes) if context else []
+            prompt = context_ids.get(context)
             if prompt:
-                result.append((prompt, next(whole)[len(prompt) :]))
+                result.append((prompt, whole[len(prompt) :]))
             else:
                 rest_ids = next(bare)
                 has_prefix = rest_ids[:1] == [self.prefix_token_id]

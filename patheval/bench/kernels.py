@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -69,8 +69,8 @@ def bench_decode(
         prefilled = prefill_step(shape, page_size, spare_tokens=64)
         prefilled.run()
         # Half of a chunk is open, as on average.
-        for _ in range(16):
-            prefilled = decode_step(shape, prefilled)
+        for i in range(16):
+            prefilled = decode_step(replace(shape, seq_len=shape.seq_len + i), prefilled)
             prefilled.run()
         step, out = prefilled, torch.empty_like(prefilled.tokens.q)
         ours = graph_median_ms(partial(step.run, out=out))

@@ -374,23 +374,22 @@ class _V2Worker:
             *args,
             **kwargs,
         )
+        columns = (
+            input_batch.query_start_loc_np,
+            input_batch.num_computed_prefill_tokens_np,
+            input_batch.num_scheduled_tokens,
+            prompt_lens[input_batch.idx_mapping_np],
+            input_batch.prefill_len_np,
+        )
         spans = []
-        for i, req_id in enumerate(input_batch.req_ids):
+        for req_id, offset, start, num_tokens, prompt_len, prefill_len in zip(
+            input_batch.req_ids, *(column.tolist() for column in columns), strict=False
+        ):
             if req_id not in self._scorer:
                 continue
-            prompt_len = int(prompt_lens[input_batch.idx_mapping_np[i]])
-            start = int(input_batch.num_computed_prefill_tokens_np[i])
-            if start >= prompt_len or prompt_len < int(input_batch.prefill_len_np[i]):
+            if start >= prompt_len or prompt_len < prefill_len:
                 # Past its prompt, or resumed behind it: the scores have gone out already.
                 self._scorer.remove(req_id)
                 continue
-            spans.append(
-                Span(
-                    req_id,
-                    offset=int(input_batch.query_start_loc_np[i]),
-                    start=start,
-                    num_tokens=int(input_batch.num_scheduled_tokens[i]),
-                    prompt_len=prompt_len,
-                )
-            )
+            spans.append(Span(req_id, offset, start, num_tokens, prompt_len))
         return out | self._scorer.score(hidden_states, spans)

@@ -193,33 +193,38 @@ def test_pages_equal_those_of_the_reference() -> None:
         torch.testing.assert_close(got, want, rtol=0, atol=2e-6)
 
 
-def test_a_request_may_start_behind_pages_that_the_same_step_fills() -> None:
-    context = inputs_of("path-fox", 64)
-    tails = [inputs_of("path-fox", n, seed=20 + n) for n in (1, 9, 40)]
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_new", [64, 20, 1])
+def test_a_request_may_start_behind_pages_that_the_same_step_fills(kind: str, num_new: int) -> None:
+    context = inputs_of(kind, 64)
+    tails = [inputs_of(kind, n, seed=20 + n) for n in (1, 9, 40)]
     cache = Cache([64 + len(tail.q) for tail in tails] + [64], context.to(DEVICE), SIZES, seed=1)
     cache.block_table[:-1, :2] = cache.block_table[-1, :2].clone()
-    parts = [*tails, context]
-    columns = (
-        torch.cat(x).to(DEVICE) for x in zip(*(vars(p).values() for p in parts), strict=True)
-    )
-    steps = [len(part.q) for part in parts]
-    out = paged_attention(
-        *columns,
-        cache.pages,
-        cache.batch(steps, [64 + n for n in steps[:-1]] + [64]),
-        sm_scale=HEAD_DIM**-0.5,
-        gate_inside_scale=True,
-        impl="triton",
-    ).cpu()
+
+    def attend(steps: list[int], seq_lens: list[int], parts: list[Inputs]) -> torch.Tensor:
+        return paged_attention(
+            *vars(joined(parts).to(DEVICE)).values(),
+            cache.pages,
+            cache.batch(steps, seq_lens),
+            sm_scale=HEAD_DIM**-0.5,
+            gate_inside_scale=kind != "fox",
+            impl="triton",
+        ).cpu()
+
+    if num_new < 64:
+        before = Inputs(*context.rows(0, 64 - num_new))
+        attend([0, 0, 0, 64 - num_new], [0, 0, 0, 64 - num_new], [before])
+    steps = [len(tail.q) for tail in tails] + [num_new]
+    lengths = [64 + n for n in steps[:-1]] + [64]
+    out = attend(steps, lengths, [*tails, Inputs(*context.rows(64 - num_new, 64))])
     for got, tail in zip(out.split(steps), tails, strict=False):
-        whole = Inputs(
-            *(
-                torch.cat(pair)
-                for pair in zip(vars(context).values(), vars(tail).values(), strict=True)
-            )
-        )
-        expected = whole.by_definition(gate_inside_scale=True)[64:]
+        expected = joined([context, tail]).by_definition(gate_inside_scale=kind != "fox")[64:]
         torch.testing.assert_close(got.double(), expected, rtol=0, atol=3e-6)
+
+
+def joined(parts: list[Inputs]) -> Inputs:
+    columns = zip(*(vars(part).values() for part in parts), strict=True)
+    return Inputs(*(None if x[0] is None else torch.cat(x) for x in columns))
 
 
 @pytest.mark.parametrize("cut", CUTS)

@@ -57,7 +57,7 @@ def paged_attention(
     has_decode = batch.max_query_len == 1 or len(batch.seq_lens) > 1
     if prefill is not None:
         prefill.write()
-    progress = decode.append(step) if has_decode else None
+    progress = decode.close(step) if has_decode else None
     if prefill is not None:
         prefill.write_group_products()
         prefill.attend(out)

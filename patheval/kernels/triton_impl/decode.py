@@ -1,11 +1,12 @@
 """Decode: requests with exactly one new token, for any number of tokens before it.
 
 No launch depends on a length that only the device knows, so that the launches can be captured in
-a CUDA graph. `_append` stores the token and, where it ends a chunk, carries the page's keys. In
-`_attend` one program of each request and kv head walks: it takes the query through the open chunk
-and from there, by one product a group of pages, to the end of each group. The others read the
-pages in parallel parts, each from the moment at which the query has come to its group, and move
-their own copies of it on. `_combine` adds the parts up.
+a CUDA graph. `_close` has nothing to do but for tokens that end a chunk: it stores them and carries
+their page's keys, before any request of the step reads the page. In `_attend` one program of each
+request and kv head walks: it takes the query through the open chunk and from there, by one product
+a group of pages, to the end of each group. The others read the pages in parallel parts, each from
+the moment at which the query has come to its group, and move their own copies of it on; the one
+that has most time stores the new token before. Whoever is last adds the parts up.
 """
 
 from __future__ import annotations
@@ -33,15 +34,128 @@ from patheval.kernels.triton_impl.common import (
 )
 
 
-@triton.jit(do_not_specialize=["block_table_stride"])
+@triton.jit
+def _store_token(
+    row, head, page, slot, key,
+    v, log_fgate, v_stride, log_fgate_stride,
+    values, gates, key_norm, values_stride, gates_stride, key_norm_stride,
+    GROUP_SIZE: tl.constexpr, PADDED_GROUP: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, HAS_GATE: tl.constexpr,
+):  # fmt: skip
+    """Store the new token's value and its gate, and let the page's longest key know its key."""
+    column = tl.arange(0, HEAD_DIM)
+    value = tl.load(v + row * v_stride + head * HEAD_DIM + column)
+    tl.store(values + page * values_stride + (head * PAGE_SIZE + slot) * HEAD_DIM + column, value)
+    if HAS_GATE:
+        member = tl.arange(0, PADDED_GROUP)
+        query_head = head * GROUP_SIZE + member
+        live = member < GROUP_SIZE
+        at = gates + page * gates_stride + query_head * PAGE_SIZE + slot
+        earlier = tl.load(at - 1, mask=live & (slot + 0 * member > 0), other=0.0)
+        gate = tl.load(log_fgate + row * log_fgate_stride + query_head, mask=live, other=0.0)
+        tl.store(at, earlier + gate, mask=live)
+        wide = key.to(tl.float32)
+        there = key_norm + page * key_norm_stride + head
+        longest = tl.load(there, mask=slot > 0, other=0.0)
+        tl.store(there, tl.maximum(longest, tl.sqrt(tl.sum(wide * wide, 0))))
+
+
+@triton.jit
+def _new_w(
+    row, head, w, beta, w_stride, beta_stride, HEAD_DIM: tl.constexpr, STORED: tl.constexpr
+):  # fmt: skip
+    """The new token's w [1, D], as it is stored, and the beta [1] that goes with it."""
+    new_w = tl.load(w + row * w_stride + head * HEAD_DIM + tl.arange(0, HEAD_DIM))
+    new_beta = tl.load(beta + row * beta_stride + head + tl.arange(0, 1))
+    new_w, square, rounded_square = rounded_w(new_w[None, :], STORED)
+    return new_w, rounded_beta(new_beta, square, rounded_square)
+
+
+@triton.jit
+def _extended_chunk(
+    page, head, slot, new_w, new_beta,
+    keys, pending_w, pending_u, pending_mixing,
+    keys_stride, pending_w_stride, pending_u_stride, pending_mixing_stride,
+    PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
+):  # fmt: skip
+    """The open chunk's tokens before the new one, 0 elsewhere, and what the new one adds.
+
+    Returns:
+        w and u [C, D], x [C, C] and raw keys [C, D]; the new rows of u [1, D] and x [1, C]: those
+        before are as they were.
+    """
+    column = tl.arange(0, HEAD_DIM)
+    lane = tl.arange(0, CHUNK_SIZE)
+    own = slot % CHUNK_SIZE
+    is_pending = (lane < own)[:, None]
+    pending = head * CHUNK_SIZE + lane
+    at = pending[:, None] * HEAD_DIM + column[None, :]
+    unit = tl.load(pending_w + page * pending_w_stride + at, mask=is_pending, other=0.0)
+    u = tl.load(pending_u + page * pending_u_stride + at, mask=is_pending, other=0.0)
+    at_square = pending[:, None] * CHUNK_SIZE + lane[None, :]
+    x = tl.load(
+        pending_mixing + page * pending_mixing_stride + at_square, mask=is_pending, other=0.0
+    )
+    in_page = (head * PAGE_SIZE + slot - own + lane)[:, None] * HEAD_DIM + column[None, :]
+    raw = tl.load(keys + page * keys_stride + in_page, mask=is_pending, other=0.0)
+    wide_w = new_w.to(tl.float32)
+    overlap = tl.sum(unit.to(tl.float32) * wide_w, 1)[:, None]
+    new_u = new_beta[:, None] * (wide_w - tl.sum(overlap * u.to(tl.float32), 0)[None, :])
+    on_keys = tl.sum(raw.to(tl.float32) * wide_w, 1)
+    new_x = new_beta[:, None] * (on_keys - tl.sum(overlap * x.to(tl.float32), 0))[None, :]
+    return unit, u, x, raw, new_u.to(u.dtype), new_x.to(x.dtype)
+
+
+@triton.jit
 def _append(
+    row, head, page, slot,
+    k, v, w, beta, log_fgate,
+    k_stride, v_stride, w_stride, beta_stride, log_fgate_stride,
+    keys, values, gates, key_norm, pending_w, pending_beta, pending_u, pending_mixing,
+    keys_stride, values_stride, gates_stride, key_norm_stride,
+    pending_w_stride, pending_beta_stride, pending_u_stride, pending_mixing_stride,
+    GROUP_SIZE: tl.constexpr, PADDED_GROUP: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
+    HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr,
+):  # fmt: skip
+    """Store a new token that leaves its chunk open."""
+    column = tl.arange(0, HEAD_DIM)
+    key = tl.load(k + row * k_stride + head * HEAD_DIM + column)
+    tl.store(keys + page * keys_stride + (head * PAGE_SIZE + slot) * HEAD_DIM + column, key)
+    _store_token(
+        row, head, page, slot, key,
+        v, log_fgate, v_stride, log_fgate_stride,
+        values, gates, key_norm, values_stride, gates_stride, key_norm_stride,
+        GROUP_SIZE, PADDED_GROUP, PAGE_SIZE, HEAD_DIM, HAS_GATE,
+    )  # fmt: skip
+    if HAS_TRANSPORT:
+        new_w, new_beta = _new_w(
+            row, head, w, beta, w_stride, beta_stride, HEAD_DIM, pending_w.dtype.element_ty
+        )
+        _, _, _, _, new_u, new_x = _extended_chunk(
+            page, head, slot, new_w, new_beta,
+            keys, pending_w, pending_u, pending_mixing,
+            keys_stride, pending_w_stride, pending_u_stride, pending_mixing_stride,
+            PAGE_SIZE, CHUNK_SIZE, HEAD_DIM,
+        )  # fmt: skip
+        own = head * CHUNK_SIZE + slot % CHUNK_SIZE
+        at = (own * HEAD_DIM + column)[None, :]
+        at_square = (own * CHUNK_SIZE + tl.arange(0, CHUNK_SIZE))[None, :]
+        tl.store(pending_w + page * pending_w_stride + at, new_w)
+        tl.store(pending_u + page * pending_u_stride + at, new_u)
+        tl.store(pending_mixing + page * pending_mixing_stride + at_square, new_x)
+        tl.store(pending_beta + page * pending_beta_stride + own + tl.arange(0, 1), new_beta)
+
+
+@triton.jit(do_not_specialize=["block_table_stride"])
+def _close(
     k, v, w, beta, log_fgate,
     k_stride, v_stride, w_stride, beta_stride, log_fgate_stride,
     keys, values, gates, key_norm, product, group_product,
-    pending_w, pending_beta, pending_u, pending_mixing,
+    pending_w, pending_u, pending_mixing,
     keys_stride, values_stride, gates_stride, key_norm_stride, product_stride,
     group_product_stride,
-    pending_w_stride, pending_beta_stride, pending_u_stride, pending_mixing_stride,
+    pending_w_stride, pending_u_stride, pending_mixing_stride,
     query_start_loc, seq_lens, block_table, block_table_stride, progress,
     GROUP_SIZE: tl.constexpr, PADDED_GROUP: tl.constexpr,
     PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
@@ -52,122 +166,82 @@ def _append(
     request = tl.program_id(0)
     head = tl.program_id(1)
     block = tl.program_id(2)
+    is_last = block == tl.num_programs(2) - 1
     row = tl.load(query_start_loc + request)
-    if tl.load(query_start_loc + request + 1) - row != 1:
-        return
+    next_row = tl.load(query_start_loc + request + 1)
     position = tl.load(seq_lens + request) - 1
+    if is_last:
+        tl.store(progress + (request * tl.num_programs(1) + head) * 2 + tl.arange(0, 2), 0)
+    if (next_row - row != 1) | ((position + 1) % CHUNK_SIZE != 0):
+        return
     page_idx = position // PAGE_SIZE
     slot = position % PAGE_SIZE
+    closed_before = slot + 1 - CHUNK_SIZE
     row = row.to(tl.int64)
     table = block_table + request.to(tl.int64) * block_table_stride
     page = tl.load(table + page_idx).to(tl.int64)
     column = tl.arange(0, HEAD_DIM)
     lane = tl.arange(0, CHUNK_SIZE)
-    square = (head * HEAD_DIM + column)[:, None] * HEAD_DIM + column[None, :]
     key = tl.load(k + row * k_stride + head * HEAD_DIM + column)
     page_keys = keys + page * keys_stride + head * PAGE_SIZE * HEAD_DIM
-    closes = HAS_TRANSPORT & ((slot + 1) % CHUNK_SIZE == 0)
-    closed_before = slot + 1 - CHUNK_SIZE
-    is_last = block == tl.num_programs(2) - 1
-
     if is_last:
-        tl.store(progress + request * tl.num_programs(1) + head, 0)
-        value = tl.load(v + row * v_stride + head * HEAD_DIM + column)
-        tl.store(
-            values + page * values_stride + (head * PAGE_SIZE + slot) * HEAD_DIM + column, value
-        )
-        if HAS_GATE:
-            member = tl.arange(0, PADDED_GROUP)
-            query_head = head * GROUP_SIZE + member
-            live = member < GROUP_SIZE
-            at = gates + page * gates_stride + query_head * PAGE_SIZE + slot
-            earlier = tl.load(at - 1, mask=live & (slot + 0 * member > 0), other=0.0)
-            gate = tl.load(log_fgate + row * log_fgate_stride + query_head, mask=live, other=0.0)
-            tl.store(at, earlier + gate, mask=live)
-            wide = key.to(tl.float32)
-            there = key_norm + page * key_norm_stride + head
-            longest = tl.load(there, mask=slot > 0, other=0.0)
-            tl.store(there, tl.maximum(longest, tl.sqrt(tl.sum(wide * wide, 0))))
-        if closes == 0:
+        _store_token(
+            row, head, page, slot, key,
+            v, log_fgate, v_stride, log_fgate_stride,
+            values, gates, key_norm, values_stride, gates_stride, key_norm_stride,
+            GROUP_SIZE, PADDED_GROUP, PAGE_SIZE, HEAD_DIM, HAS_GATE,
+        )  # fmt: skip
+        if not HAS_TRANSPORT:
             tl.store(page_keys + slot * HEAD_DIM + column, key)
-    if HAS_TRANSPORT:
-        new_w = tl.load(w + row * w_stride + head * HEAD_DIM + column)
-        new_beta = tl.load(beta + row * beta_stride + head + tl.arange(0, 1))
-        new_w, square_w, rounded_square = rounded_w(new_w[None, :], pending_w.dtype.element_ty)
-        new_beta = rounded_beta(new_beta, square_w, rounded_square)
-        pending = head * CHUNK_SIZE
-        own = slot % CHUNK_SIZE
-        if is_last | (closes & (block * BLOCK_K <= slot)):
-            is_pending = lane < own
-            at = (pending + lane)[:, None] * HEAD_DIM + column[None, :]
-            unit = tl.load(
-                pending_w + page * pending_w_stride + at, mask=is_pending[:, None], other=0.0
+    if HAS_TRANSPORT:  # noqa: SIM102 - a constant, which must not meet a tensor in `and`
+        if is_last | (block * BLOCK_K <= slot):
+            new_w, new_beta = _new_w(
+                row, head, w, beta, w_stride, beta_stride, HEAD_DIM, pending_w.dtype.element_ty
             )
-            u = tl.load(
-                pending_u + page * pending_u_stride + at, mask=is_pending[:, None], other=0.0
-            )
-            at_square = (pending + lane)[:, None] * CHUNK_SIZE + lane[None, :]
-            x = tl.load(
-                pending_mixing + page * pending_mixing_stride + at_square,
-                mask=is_pending[:, None], other=0.0,
+            unit, u, x, raw, new_u, new_x = _extended_chunk(
+                page, head, slot, new_w, new_beta,
+                keys, pending_w, pending_u, pending_mixing,
+                keys_stride, pending_w_stride, pending_u_stride, pending_mixing_stride,
+                PAGE_SIZE, CHUNK_SIZE, HEAD_DIM,
             )  # fmt: skip
-            chunk_keys = page_keys + (slot - own + lane)[:, None] * HEAD_DIM + column[None, :]
-            raw = tl.load(chunk_keys, mask=is_pending[:, None], other=0.0)
-            # The new token's rows of U and X: those before it are as they were.
-            wide = unit.to(tl.float32)
-            wide_w = new_w.to(tl.float32)
-            overlap = tl.sum(wide * wide_w, 1)[:, None]
-            new_u = new_beta[:, None] * (wide_w - tl.sum(overlap * u.to(tl.float32), 0)[None, :])
-            on_keys = tl.sum(raw.to(tl.float32) * wide_w, 1)
-            new_x = new_beta[:, None] * (on_keys - tl.sum(overlap * x.to(tl.float32), 0))[None, :]
-            new_u = new_u.to(u.dtype)
-            new_x = new_x.to(x.dtype)
-            if closes == 0:
-                own_w = (pending + own) * HEAD_DIM + column
-                own_x = (pending + own) * CHUNK_SIZE + lane
-                own_beta = pending + own + tl.arange(0, 1)
-                tl.store((pending_w + page * pending_w_stride + own_w)[None, :], new_w)
-                tl.store((pending_u + page * pending_u_stride + own_w)[None, :], new_u)
-                tl.store((pending_mixing + page * pending_mixing_stride + own_x)[None, :], new_x)
-                tl.store(pending_beta + page * pending_beta_stride + own_beta, new_beta)
-            else:
-                unit = tl.where(is_pending[:, None], unit, new_w)
-                u = tl.where(is_pending[:, None], u, new_u)
-                x = tl.where(is_pending[:, None], x, new_x)
-                if is_last:
-                    before_chunk = (column[:, None] == column[None, :]).to(u.dtype)
-                    at_product = product + page * product_stride + square
-                    if closed_before > 0:
-                        before_chunk = tl.load(at_product)
-                    on_product = tl.dot(u, before_chunk, input_precision="ieee")
-                    whole = before_chunk.to(tl.float32)
-                    whole -= tl.dot(
-                        tl.trans(unit), on_product.to(unit.dtype), input_precision="ieee"
+            is_new = (lane == CHUNK_SIZE - 1)[:, None]
+            unit = tl.where(is_new, new_w, unit)
+            u = tl.where(is_new, new_u, u)
+            if is_last:
+                square = (head * HEAD_DIM + column)[:, None] * HEAD_DIM + column[None, :]
+                before_chunk = (column[:, None] == column[None, :]).to(u.dtype)
+                at_product = product + page * product_stride + square
+                if closed_before > 0:
+                    before_chunk = tl.load(at_product)
+                on_product = tl.dot(u, before_chunk, input_precision="ieee")
+                whole = before_chunk.to(tl.float32)
+                whole -= tl.dot(tl.trans(unit), on_product.to(unit.dtype), input_precision="ieee")
+                tl.store(at_product, whole.to(product.dtype.element_ty))
+                if slot == PAGE_SIZE - 1:
+                    if page_idx % PAGES_PER_GROUP > 0:
+                        before = tl.load(table + page_idx - 1).to(tl.int64)
+                        factor = tl.load(group_product + before * group_product_stride + square)
+                        whole = tl.dot(whole.to(factor.dtype), factor, input_precision="ieee")
+                    tl.store(
+                        group_product + page * group_product_stride + square,
+                        whole.to(group_product.dtype.element_ty),
                     )
-                    tl.store(at_product, whole.to(product.dtype.element_ty))
-                    if slot == PAGE_SIZE - 1:
-                        if page_idx % PAGES_PER_GROUP > 0:
-                            before = tl.load(table + page_idx - 1).to(tl.int64)
-                            factor = tl.load(group_product + before * group_product_stride + square)
-                            whole = tl.dot(whole.to(factor.dtype), factor, input_precision="ieee")
-                        tl.store(
-                            group_product + page * group_product_stride + square,
-                            whole.to(group_product.dtype.element_ty),
-                        )
-                else:
-                    key_slot = block * BLOCK_K + tl.arange(0, BLOCK_K)
-                    is_closed = key_slot < closed_before
-                    at_keys = page_keys + key_slot[:, None] * HEAD_DIM + column[None, :]
-                    old = tl.load(at_keys, mask=is_closed[:, None], other=0.0)
-                    on_u = tl.dot(old, tl.trans(u), input_precision="ieee")
-                    carried = old.to(tl.float32)
-                    carried -= tl.dot(on_u.to(unit.dtype), unit, input_precision="ieee")
-                    tl.store(at_keys, carried.to(old.dtype), mask=is_closed[:, None])
-                    if closed_before // BLOCK_K == block:
-                        raw = tl.where(is_pending[:, None], raw, key[None, :].to(raw.dtype))
-                        moved = raw.to(tl.float32)
-                        moved -= tl.dot(tl.trans(x), unit, input_precision="ieee")
-                        tl.store(chunk_keys, moved.to(raw.dtype))
+            else:
+                key_slot = block * BLOCK_K + tl.arange(0, BLOCK_K)
+                is_closed = key_slot < closed_before
+                at_keys = page_keys + key_slot[:, None] * HEAD_DIM + column[None, :]
+                old = tl.load(at_keys, mask=is_closed[:, None], other=0.0)
+                on_u = tl.dot(old, tl.trans(u), input_precision="ieee")
+                carried = old.to(tl.float32)
+                carried -= tl.dot(on_u.to(unit.dtype), unit, input_precision="ieee")
+                tl.store(at_keys, carried.to(old.dtype), mask=is_closed[:, None])
+                if closed_before // BLOCK_K == block:
+                    x = tl.where(is_new, new_x, x)
+                    raw = tl.where(is_new, key[None, :].to(raw.dtype), raw)
+                    moved = raw.to(tl.float32)
+                    moved -= tl.dot(tl.trans(x), unit, input_precision="ieee")
+                    in_chunk = (closed_before + lane)[:, None] * HEAD_DIM + column[None, :]
+                    tl.store(page_keys + in_chunk, moved.to(raw.dtype))
 
 
 @triton.jit
@@ -193,7 +267,8 @@ def _await(progress, value):
 @triton.jit
 def _walk(
     request, head, row, progress,
-    q, k, q_stride, k_stride,
+    q, k, v, w, beta, log_fgate,
+    q_stride, k_stride, v_stride, w_stride, beta_stride, log_fgate_stride,
     keys, values, gates, key_norm, product, group_product,
     pending_w, pending_u, pending_mixing,
     keys_stride, values_stride, gates_stride, key_norm_stride, product_stride,
@@ -237,16 +312,37 @@ def _walk(
     own_logit = tl.sum(moved * own_key[None, :], 1) * logit_scale
     row_scale = tl.full([PADDED_GROUP], 1.0, tl.float32)
     own_gate = tl.zeros([PADDED_GROUP], tl.float32)
+    # A token that ends a chunk has been stored.
+    closed = (slot + 1) // CHUNK_SIZE * CHUNK_SIZE
+    is_open = slot + 1 > closed
+    num_stored = seq_len - is_open.to(tl.int32)
     if HAS_GATE:
+        last_stored = slot - is_open.to(tl.int32)
         own_gate = tl.load(
-            gates + page * gates_stride + query_head * PAGE_SIZE + slot, mask=live, other=0.0
-        )
+            gates + page * gates_stride + query_head * PAGE_SIZE + last_stored,
+            mask=live & (last_stored + 0 * member >= 0), other=0.0,
+        )  # fmt: skip
+        if is_open:
+            own_gate += tl.load(
+                log_fgate + row * log_fgate_stride + query_head, mask=live, other=0.0
+            )
+    if not HAS_TRANSPORT:  # noqa: SIM102 - a constant, which must not meet a tensor in `and`
+        if is_open:
+            value = tl.load(v + row * v_stride + head * HEAD_DIM + column).to(tl.float32)
+            maximum = own_logit
+            total = tl.full([PADDED_GROUP], 1.0, tl.float32)
+            weighted = tl.zeros([PADDED_GROUP, HEAD_DIM], tl.float32) + value[None, :]
     if HAS_TRANSPORT:
         moved, row_scale = normalised(moved)
-        closed = (slot + 1) // CHUNK_SIZE * CHUNK_SIZE
         lane = tl.arange(0, CHUNK_SIZE)
-        is_pending = lane < slot + 1 - closed
-        if slot + 1 > closed:
+        is_pending = lane < slot - closed
+        is_own = lane == slot - closed
+        if is_open:
+            new_w, new_beta = _new_w(
+                row, head, w, beta, w_stride, beta_stride, HEAD_DIM, pending_w.dtype.element_ty
+            )
+            wide_w = new_w.to(tl.float32)
+            moved -= (tl.sum(moved * wide_w, 1) * new_beta)[:, None] * wide_w
             in_page = (head * PAGE_SIZE + closed + lane)[:, None] * HEAD_DIM + column[None, :]
             pending = head * CHUNK_SIZE + lane
             key = tl.load(keys + page * keys_stride + in_page, mask=is_pending[:, None], other=0.0)
@@ -268,6 +364,8 @@ def _walk(
                 + lane[None, :],
                 mask=is_pending[:, None], other=0.0,
             )  # fmt: skip
+            own_value = tl.load(v + row * v_stride + head * HEAD_DIM + column)
+            value = tl.where(is_own[:, None], own_value[None, :].to(value.dtype), value)
             on_w = tl.dot(moved.to(TRANSPORT), tl.trans(unit), input_precision="ieee")
             dot = wide_dot(-on_w, x, tl.zeros([PADDED_GROUP, CHUNK_SIZE], tl.float32))
             dot = wide_dot(moved, tl.trans(key), dot)
@@ -280,6 +378,7 @@ def _walk(
                 )  # fmt: skip
                 logits += gate_scale * (own_gate[:, None] - gate)
             logits = tl.where(is_pending[None, :], logits, float("-inf"))
+            logits = tl.where(is_own[None, :], own_logit[:, None], logits)
             maximum, total, weighted = absorb(logits, value, maximum, total, weighted, True)
             moved = wide_dot(-on_w, u, moved)
     part = at_heads * (num_parts + 1) + num_parts
@@ -289,11 +388,12 @@ def _walk(
 
     first_page = 0
     if HAS_GATE:
-        longest = tl.zeros([BLOCK_PAGES], tl.float32)
+        longest = tl.zeros([BLOCK_PAGES], tl.float32) + tl.sqrt(tl.sum(own_key * own_key, 0))
         if SKIP:
             for first in range(0, last_page + 1, BLOCK_PAGES):
                 page_idx = first + tl.arange(0, BLOCK_PAGES)
-                there = page_idx <= last_page
+                # An empty page has the norm of whatever it held before.
+                there = page_idx * PAGE_SIZE < num_stored
                 some_page = tl.load(table + page_idx, mask=there, other=0).to(tl.int64)
                 norm = tl.load(key_norm + some_page * key_norm_stride + head, mask=there, other=0.0)
                 longest = tl.maximum(longest, norm)
@@ -343,7 +443,7 @@ def _walk(
         group = last_page // PAGES_PER_GROUP
         tl.store(at_group + group * HEAD_DIM, moved * row_scale[:, None], mask=live[:, None])
         _publish(progress, 2)
-        if (slot + 1) // CHUNK_SIZE > 0:
+        if closed > 0:
             factor = tl.load(product + page * product_stride + square)
             moved = tl.dot(moved.to(TRANSPORT), factor, input_precision="ieee")
         if last_page % PAGES_PER_GROUP > 0:
@@ -420,9 +520,11 @@ def _read(
     high = tl.minimum(aligned + (part + 1) * span, num_pages)
     if low < high:
         square = (head * HEAD_DIM + column)[:, None] * HEAD_DIM + column[None, :]
+        # The walk has read the rest.
         open_end = seq_len - (num_pages - 1) * PAGE_SIZE
+        closed = open_end // CHUNK_SIZE * CHUNK_SIZE
+        open_end = closed if HAS_TRANSPORT else open_end - (open_end > closed).to(tl.int32)
         if HAS_TRANSPORT:
-            open_end = open_end // CHUNK_SIZE * CHUNK_SIZE
             group = (high - 1) // PAGES_PER_GROUP
             _await(progress, 2 + (num_pages - 1) // PAGES_PER_GROUP - group)
             moved = tl.load(
@@ -490,21 +592,61 @@ def _read(
     tl.store(part_sums + at_part * 2 + 1, total, mask=live)
 
 
+@triton.jit
+def _combine(
+    request, head, row, out, out_stride, part_output, part_sums, num_parts,
+    NUM_KV_HEADS: tl.constexpr, GROUP_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_PARTS: tl.constexpr,
+):  # fmt: skip
+    """Add up the parts of all query heads of a kv head."""
+    column = tl.arange(0, HEAD_DIM)
+    for member in range(0, GROUP_SIZE):
+        query_head = head * GROUP_SIZE + member
+        first_part = (request.to(tl.int64) * NUM_KV_HEADS * GROUP_SIZE + query_head) * (
+            num_parts + 1
+        )
+        last_part = first_part + num_parts
+        maximum = tl.load(part_sums + last_part * 2)
+        total = tl.load(part_sums + last_part * 2 + 1)
+        weighted = tl.load(part_output + last_part * HEAD_DIM + column)
+        for first in range(0, num_parts, BLOCK_PARTS):
+            part = first + tl.arange(0, BLOCK_PARTS)
+            live = part < num_parts
+            at = first_part + part
+            part_maximum = tl.load(part_sums + at * 2, mask=live, other=NEVER)
+            part_total = tl.load(part_sums + at * 2 + 1, mask=live, other=0.0)
+            output = tl.load(
+                part_output + at[:, None] * HEAD_DIM + column[None, :],
+                mask=live[:, None], other=0.0,
+            )  # fmt: skip
+            new_maximum = tl.maximum(maximum, tl.max(part_maximum, 0))
+            shrink = tl.exp2(maximum - new_maximum)
+            share = tl.exp2(part_maximum - new_maximum)
+            total = total * shrink + tl.sum(part_total * share, 0)
+            weighted = weighted * shrink + tl.sum(output * share[:, None], 0)
+            maximum = new_maximum
+        tl.store(
+            out + row * out_stride + query_head * HEAD_DIM + column,
+            (weighted / total).to(out.dtype.element_ty),
+        )
+
+
 @triton.jit(do_not_specialize=["block_table_stride", "num_parts", "max_pages", "max_groups"])
 def _attend(
-    q, k, q_stride, k_stride,
+    q, k, v, w, beta, log_fgate, out,
+    q_stride, k_stride, v_stride, w_stride, beta_stride, log_fgate_stride, out_stride,
     keys, values, gates, key_norm, product, group_product,
-    pending_w, pending_u, pending_mixing,
+    pending_w, pending_beta, pending_u, pending_mixing,
     keys_stride, values_stride, gates_stride, key_norm_stride, product_stride,
     group_product_stride,
-    pending_w_stride, pending_u_stride, pending_mixing_stride,
+    pending_w_stride, pending_beta_stride, pending_u_stride, pending_mixing_stride,
     query_start_loc, seq_lens, block_table, block_table_stride, progress,
     group_query, page_offset, first_pages, part_output, part_sums, visits,
     num_parts, max_pages, max_groups,
     logit_scale, gate_scale, skipped_bits,
     NUM_KV_HEADS: tl.constexpr, GROUP_SIZE: tl.constexpr, PADDED_GROUP: tl.constexpr,
     PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
-    BLOCK_PAGES: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_PAGES: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_PARTS: tl.constexpr,
     PAGES_PER_GROUP: tl.constexpr, PUBLISHED_GROUPS: tl.constexpr,
     HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr, SKIP: tl.constexpr,
     COUNT: tl.constexpr, TRANSPORT: tl.constexpr,
@@ -517,11 +659,12 @@ def _attend(
         return
     row = row.to(tl.int64)
     seq_len = tl.load(seq_lens + request)
-    own_progress = progress + tl.program_id(0)
+    own_progress = progress + tl.program_id(0) * 2
     if tl.program_id(1) == 0:
         _walk(
             request, head, row, own_progress,
-            q, k, q_stride, k_stride,
+            q, k, v, w, beta, log_fgate,
+            q_stride, k_stride, v_stride, w_stride, beta_stride, log_fgate_stride,
             keys, values, gates, key_norm, product, group_product,
             pending_w, pending_u, pending_mixing,
             keys_stride, values_stride, gates_stride, key_norm_stride, product_stride,
@@ -536,9 +679,23 @@ def _attend(
             COUNT, TRANSPORT,
         )  # fmt: skip
     else:
-        # The rightmost part first: the query comes to it first.
+        # The rightmost part first: the query comes to it first. The leftmost has time.
+        part = num_parts - tl.program_id(1)
+        if (part == 0) & (seq_len % CHUNK_SIZE != 0):
+            table = block_table + request.to(tl.int64) * block_table_stride
+            page = tl.load(table + (seq_len - 1) // PAGE_SIZE).to(tl.int64)
+            _append(
+                row, head, page, (seq_len - 1) % PAGE_SIZE,
+                k, v, w, beta, log_fgate,
+                k_stride, v_stride, w_stride, beta_stride, log_fgate_stride,
+                keys, values, gates, key_norm, pending_w, pending_beta, pending_u, pending_mixing,
+                keys_stride, values_stride, gates_stride, key_norm_stride,
+                pending_w_stride, pending_beta_stride, pending_u_stride, pending_mixing_stride,
+                GROUP_SIZE, PADDED_GROUP, PAGE_SIZE, CHUNK_SIZE, HEAD_DIM,
+                HAS_TRANSPORT, HAS_GATE,
+            )  # fmt: skip
         _read(
-            request, head, num_parts - tl.program_id(1), row, own_progress,
+            request, head, part, row, own_progress,
             q, q_stride,
             keys, values, gates, product,
             keys_stride, values_stride, gates_stride, product_stride,
@@ -549,43 +706,13 @@ def _attend(
             NUM_KV_HEADS, GROUP_SIZE, PADDED_GROUP, PAGE_SIZE, CHUNK_SIZE, HEAD_DIM,
             BLOCK_K, PAGES_PER_GROUP, HAS_TRANSPORT, HAS_GATE, TRANSPORT,
         )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["num_parts"])
-def _combine(
-    out, out_stride, query_start_loc, part_output, part_sums, num_parts,
-    NUM_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_PARTS: tl.constexpr,
-):  # fmt: skip
-    """Grid [num_requests, num_heads]."""
-    request = tl.program_id(0)
-    head = tl.program_id(1)
-    row = tl.load(query_start_loc + request)
-    if tl.load(query_start_loc + request + 1) - row != 1:
-        return
-    column = tl.arange(0, HEAD_DIM)
-    first_part = (request.to(tl.int64) * NUM_HEADS + head) * (num_parts + 1)
-    maximum = tl.load(part_sums + (first_part + num_parts) * 2)
-    total = tl.load(part_sums + (first_part + num_parts) * 2 + 1)
-    weighted = tl.load(part_output + (first_part + num_parts) * HEAD_DIM + column)
-    for first in range(0, num_parts, BLOCK_PARTS):
-        part = first + tl.arange(0, BLOCK_PARTS)
-        live = part < num_parts
-        at = first_part + part
-        part_maximum = tl.load(part_sums + at * 2, mask=live, other=NEVER)
-        part_total = tl.load(part_sums + at * 2 + 1, mask=live, other=0.0)
-        output = tl.load(
-            part_output + at[:, None] * HEAD_DIM + column[None, :], mask=live[:, None], other=0.0
-        )
-        new_maximum = tl.maximum(maximum, tl.max(part_maximum, 0))
-        shrink = tl.exp2(maximum - new_maximum)
-        share = tl.exp2(part_maximum - new_maximum)
-        total = total * shrink + tl.sum(part_total * share, 0)
-        weighted = weighted * shrink + tl.sum(output * share[:, None], 0)
-        maximum = new_maximum
-    tl.store(
-        out + row.to(tl.int64) * out_stride + head * HEAD_DIM + column,
-        (weighted / total).to(out.dtype.element_ty),
-    )
+    tl.debug_barrier()
+    if tl.atomic_add(own_progress + 1, 1, sem="acq_rel") == num_parts:
+        tl.debug_barrier()
+        _combine(
+            request, head, row, out, out_stride, part_output, part_sums, num_parts,
+            NUM_KV_HEADS, GROUP_SIZE, HEAD_DIM, BLOCK_PARTS,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -609,11 +736,12 @@ PUBLISHED_GROUPS = 4
 """Groups whose queries the walk publishes at once."""
 
 
-def append(step: Step) -> torch.Tensor:
-    """Store the new token of each request that has just one, and bring its page up to date.
+def close(step: Step) -> torch.Tensor:
+    """Store each single new token that ends a chunk, and carry its page's keys.
 
     Returns:
-        int32 [num_requests, num_kv_heads], 0 for these requests: the progress of `attend`.
+        int32 [num_requests, num_kv_heads, 2], 0 for these requests: what the programs of `attend`
+        tell each other, how far the walk is and how many of them have finished.
     """
     pages, batch = step.pages, step.batch
     _, heads, page_size, head_dim = pages.keys.shape
@@ -621,12 +749,11 @@ def append(step: Step) -> torch.Tensor:
     group_size = step.q.shape[1] // heads
     stored = (
         pages.keys, pages.values, pages.gates, pages.key_norm, pages.product,
-        pages.group_product,
-        pages.pending_w, pages.pending_beta, pages.pending_u, pages.pending_mixing,
+        pages.group_product, pages.pending_w, pages.pending_u, pages.pending_mixing,
     )  # fmt: skip
     blocks = page_size // block_k if step.w is not None else 0
-    progress = step.q.new_empty(len(batch.seq_lens), heads, dtype=torch.int32)
-    _append[len(batch.seq_lens), heads, blocks + 1](
+    progress = step.q.new_empty(len(batch.seq_lens), heads, 2, dtype=torch.int32)
+    _close[len(batch.seq_lens), heads, blocks + 1](
         step.k, step.v, step.w, step.beta, step.log_fgate,
         *strides(step.k, step.v, step.w, step.beta, step.log_fgate),
         *stored, *strides(*stored),
@@ -650,11 +777,11 @@ def attend(
     skip_pages: bool,
     visits: torch.Tensor | None = None,
 ) -> None:
-    """Write the output of each request that has just one new token to its row of `out`.
+    """Store the new token of each request that has just one; write its output to a row of `out`.
 
     Args:
-        step: the call, after `append`.
-        progress: what `append` returned.
+        step: the call, after `close`.
+        progress: what `close` returned.
         out: [num_tokens, num_heads, head_dim].
         num_parts: programs that share the pages of one request and kv head.
         skip_pages: leave out pages whose weight cannot matter; gated kinds only.
@@ -676,14 +803,15 @@ def attend(
     first_pages = buffer(heads, dtype=torch.int32) if has_gate else None
     part_output = buffer(num_heads, num_parts + 1, head_dim)
     part_sums = buffer(num_heads, num_parts + 1, 2)
+    new = (step.q, step.k, step.v, step.w, step.beta, step.log_fgate, out)
     stored = (
         pages.keys, pages.values, pages.gates, pages.key_norm, pages.product,
         pages.group_product,
-        pages.pending_w, pages.pending_u, pages.pending_mixing,
+        pages.pending_w, pages.pending_beta, pages.pending_u, pages.pending_mixing,
     )  # fmt: skip
     tiles = attend_tiles(head_dim, step.q.dtype, step.shared_bytes)
     _attend[num_requests * heads, 1 + num_parts](
-        step.q, step.k, *strides(step.q, step.k), *stored, *strides(*stored),
+        *new, *strides(*new), *stored, *strides(*stored),
         batch.query_start_loc, batch.seq_lens, batch.block_table, batch.block_table.stride(0),
         progress, group_query, page_offset, first_pages, part_output, part_sums, visits,
         num_parts, max_pages, max_groups,
@@ -691,15 +819,10 @@ def attend(
         NUM_KV_HEADS=heads, GROUP_SIZE=group_size,
         PADDED_GROUP=max(16, triton.next_power_of_2(group_size)),
         PAGE_SIZE=page_size, CHUNK_SIZE=batch.chunk_size, HEAD_DIM=head_dim,
-        BLOCK_PAGES=64, BLOCK_K=min(page_size, tiles.block_k),
+        BLOCK_PAGES=64, BLOCK_K=min(page_size, tiles.block_k), BLOCK_PARTS=64,
         PAGES_PER_GROUP=PAGES_PER_GROUP, PUBLISHED_GROUPS=PUBLISHED_GROUPS,
         HAS_TRANSPORT=has_transport, HAS_GATE=has_gate,
         SKIP=skip_pages and has_gate, COUNT=visits is not None,
         TRANSPORT=TRITON_DTYPE[TRANSPORT_TORCH_DTYPE[step.q.dtype]],
         num_warps=tiles.num_warps, num_stages=tiles.num_stages,
-    )  # fmt: skip
-    _combine[num_requests, num_heads](
-        out, out.stride(0), batch.query_start_loc, part_output, part_sums, num_parts,
-        NUM_HEADS=num_heads, HEAD_DIM=head_dim,
-        BLOCK_PARTS=32, num_warps=4,
     )  # fmt: skip
