@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Any
 
 from patheval import _cpu_environment
-from patheval.errors import PathEvalError
+from patheval.errors import EngineError, PathEvalError
 
 from ._jobs import Answers, Job
 
@@ -133,6 +133,8 @@ def _serve(connection: Any, engine: Any) -> None:
             while waiting and not engine.is_full:
                 engine.submit(*waiting.popleft())
             answers = engine.step()
+        except EngineError:
+            raise  # This process is of no more use: the other side starts another.
         except PathEvalError as error:
             waiting.clear()
             engine.abort()

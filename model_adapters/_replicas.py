@@ -322,8 +322,7 @@ class _LocalLauncher:
 
     def launch(self, rank: int) -> tuple[Connection, _Process]:
         ours, theirs = socket.socketpair()
-        # With the engine in the replica's own process, none of it outlives the replica.
-        environment = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+        environment = dict(os.environ)
         if self._devices:
             environment["CUDA_VISIBLE_DEVICES"] = self._devices[rank]
         process = subprocess.Popen(
@@ -415,7 +414,6 @@ def _devices(num_replicas: int, gpus_each: int) -> list[str]:
 def _serve_from_afar(address: tuple[str, int], key: bytes) -> None:
     from multiprocessing.connection import Client
 
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     _cpu_environment.prepare()
     with Client(address, authkey=key) as connection:
         serve(connection)

@@ -254,7 +254,7 @@ def _timing_table(timings: Sequence[Timing]) -> str:
         fastest = min(timing.median_ms for timing in own.values())
         cells = [name or MISSING, shape]
         for impl in impls:
-            text = f"{own[impl].median_ms:.3g}" if impl in own else MISSING
+            text = f"{own[impl].median_ms:#.3g}".rstrip(".") if impl in own else MISSING
             is_best = impl in own and own[impl].median_ms == fastest and len(own) > 1
             cells.append(f"**{text}**" if is_best else text)
         for impl, rival in pairs:

@@ -11,7 +11,10 @@ MODELS = {
 
 
 def register() -> None:
-    """Make the model types known to transformers and vLLM; repeated calls change nothing."""
+    """Make the model types known to transformers and vLLM; let an engine end with its front end.
+
+    Repeated calls change nothing.
+    """
     from transformers import AutoConfig
     from vllm import ModelRegistry
     from vllm.model_executor.models.config import MODELS_CONFIG_MAP
@@ -19,7 +22,9 @@ def register() -> None:
     from patheval import json_tokenizer
     from patheval.vllm_plugin.config_hooks import PagedAttentionConfig, RopeConfig
     from patheval.vllm_plugin.hf_configs import CONFIG_CLASSES
+    from patheval.vllm_plugin.lifetime import end_with_parent
 
+    end_with_parent()
     json_tokenizer.register()
     for config_class in CONFIG_CLASSES:
         AutoConfig.register(config_class.model_type, config_class, exist_ok=True)

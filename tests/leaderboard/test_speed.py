@@ -58,13 +58,13 @@ def test_kernels_stand_beside_their_rivals_with_ratios(tmp_path):
     assert table.splitlines() == [
         "| attention | shape | patheval | fa3 | patheval / fa3 |",
         "| --- | --- | ---: | ---: | ---: |",
-        "| path | 32 x 2k, 16 heads of 64 | 2 | **1** | 2.00 |",
-        "| path-fox, mean log gate \u22120.02 | 32 x 2k, 16 heads of 64 | **0.5** | 1.5 | 0.50 |",
-        "| path | 8 x 8k, 16 heads of 64 | 3 | **2** | 1.50 |",
-        "| path-fox, mean log gate \u22120.02 | 8 x 8k, 16 heads of 64 | **1** | 2.5 | 0.50 |",
-        "| path | 1 x 64k, 16 heads of 64 | 5 | **4** | 1.25 |",
-        "| path-fox, mean log gate \u22120.02 | 1 x 64k, 16 heads of 64 | **2** | 4.5 | 0.50 |",
-        "| path | 1 x 64k, 8 heads of 128 | 9 | \u2013 | \u2013 |",
+        "| path | 32 x 2k, 16 heads of 64 | 2.00 | **1.00** | 2.00 |",
+        "| path-fox, mean log gate \u22120.02 | 32 x 2k, 16 heads of 64 | **0.500** | 1.50 | 0.50 |",
+        "| path | 8 x 8k, 16 heads of 64 | 3.00 | **2.00** | 1.50 |",
+        "| path-fox, mean log gate \u22120.02 | 8 x 8k, 16 heads of 64 | **1.00** | 2.50 | 0.50 |",
+        "| path | 1 x 64k, 16 heads of 64 | 5.00 | **4.00** | 1.25 |",
+        "| path-fox, mean log gate \u22120.02 | 1 x 64k, 16 heads of 64 | **2.00** | 4.50 | 0.50 |",
+        "| path | 1 x 64k, 8 heads of 128 | 9.00 | \u2013 | \u2013 |",
     ]
     assert source == (
         "Measured with torch 2.11.0, driver 570.1, commit abc, "
@@ -122,7 +122,7 @@ def test_engines_are_compared_with_the_rope_engine(tmp_path):
     assert table.splitlines() == [
         "| shape | rope | path | path / rope |",
         "| --- | ---: | ---: | ---: |",
-        "| 1 x 64k, 16 heads of 64, hidden_size 1024 | **2** | 3 | 1.50 |",
+        "| 1 x 64k, 16 heads of 64, hidden_size 1024 | **2.00** | 3.00 | 1.50 |",
     ]
 
 

@@ -1,12 +1,15 @@
 """Two engines that share the work: equal answers, also when one of them is killed."""
 
 import gc
+import itertools
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from multiprocessing import Pipe
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -19,7 +22,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lm_eval.api.instance import Instance
 
-from patheval.errors import CheckpointError, PrerequisiteError, RequestError, UnsupportedError
+from patheval.errors import (
+    CheckpointError,
+    EngineError,
+    PrerequisiteError,
+    RequestError,
+    UnsupportedError,
+)
 from patheval.model_adapters import _engine, _replica, _replicas
 from patheval.model_adapters._jobs import GenerationJob, Scores, tokens
 from patheval.model_adapters._replica import Ready
@@ -112,8 +121,10 @@ class InThreads:
         ours, theirs = Pipe()
 
         def run() -> None:
-            _replica.serve(theirs)
-            theirs.close()
+            with theirs, socket.socket(fileno=os.dup(theirs.fileno())) as end:
+                with suppress(EngineError):  # A process would end with it, and its socket too.
+                    _replica.serve(theirs)
+                end.shutdown(socket.SHUT_RDWR)
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -216,6 +227,24 @@ def test_an_error_ends_its_own_run_only(monkeypatch: pytest.MonkeyPatch) -> None
         with pytest.raises(RequestError, match="token 600"):
             list(executor.run(bad, [[i] for i in range(16)]))
         assert sum(map(len, executor.run(good, [[i] for i in range(40)]))) == 40
+    executor.close()
+
+
+def test_a_replica_whose_engine_died_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    num_steps = itertools.count()
+
+    class MortalEngine(EchoEngine):
+        def step(self) -> list[tuple[int, Scores]]:
+            if next(num_steps) == 1:
+                raise EngineError("vLLM's engine process has died")
+            return super().step()
+
+    monkeypatch.setattr(_engine, "Engine", MortalEngine)
+    monkeypatch.setattr(_replicas, "_launcher", lambda *_: InThreads())
+    executor = _replicas.Replicas({}, 2, do_nothing)
+    jobs = [GenerationJob(tokens([5]), 1, None)] * 40
+    answers = [own for batch in executor.run(jobs, [[i] for i in range(40)]) for own in batch]
+    assert sorted(number for number, _ in answers) == list(range(40))
     executor.close()
 
 
