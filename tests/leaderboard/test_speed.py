@@ -59,7 +59,8 @@ def test_kernels_stand_beside_their_rivals_with_ratios(tmp_path):
         "| attention | shape | patheval | fa3 | patheval / fa3 |",
         "| --- | --- | ---: | ---: | ---: |",
         "| path | 32 x 2k, 16 heads of 64 | 2.00 | **1.00** | 2.00 |",
-        "| path-fox, mean log gate \u22120.02 | 32 x 2k, 16 heads of 64 | **0.500** | 1.50 | 0.50 |",
+        "| path-fox, mean log gate \u22120.02 | 32 x 2k, 16 heads of 64 "
+        "| **0.500** | 1.50 | 0.50 |",
         "| path | 8 x 8k, 16 heads of 64 | 3.00 | **2.00** | 1.50 |",
         "| path-fox, mean log gate \u22120.02 | 8 x 8k, 16 heads of 64 | **1.00** | 2.50 | 0.50 |",
         "| path | 1 x 64k, 16 heads of 64 | 5.00 | **4.00** | 1.25 |",
