@@ -217,6 +217,8 @@ def run_route() -> None:
             scores = _score(lm, pairs)
             seconds.append(time.perf_counter() - start)
         results[name] = {"seconds": seconds, "scores": scores}
+        rate = len(scores) / min(seconds)
+        sys.stderr.write(f"{route}, {name}: {rate:,.1f} choices/s\n")
     report.write_text(
         json.dumps(
             {

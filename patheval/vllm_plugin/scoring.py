@@ -13,6 +13,8 @@ This is the workers' side; `scoring_client` is the front end's.
 from __future__ import annotations
 
 import math
+import multiprocessing
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +33,9 @@ _KEY = "patheval_scoring"
 # Rows of vocabulary size that are held at once; fewer where vLLM's memory profile, which samples
 # max_num_seqs rows, has seen fewer.
 _MAX_BLOCK_ROWS = 512
+# In an engine's own process another thread takes requests in. Each operation on tensors gives the
+# interpreter up, and would wait for up to Python's own 5 ms to get it back.
+_SWITCH_INTERVAL_S = 2e-4
 
 
 def request_scores(
@@ -256,6 +261,8 @@ class ScoringExtension:
         Raises:
             UnsupportedError: The runner is of neither kind.
         """
+        if multiprocessing.parent_process() is not None:
+            sys.setswitchinterval(_SWITCH_INTERVAL_S)
         runner = self.model_runner
         limit = min(_MAX_BLOCK_ROWS, runner.scheduler_config.max_num_seqs)
         if hasattr(runner, "prompt_logprobs_worker"):
