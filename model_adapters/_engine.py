@@ -186,7 +186,8 @@ class Engine:
         self._engine.engine_core.shutdown()
 
     def _worker_facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = self._llm.collective_rpc("patheval_facts")[0]
+        with _alive():
+            facts: dict[str, Any] = self._llm.collective_rpc("patheval_facts")[0]
         return facts
 
     def _add(self, number: int, job: Job, reads_cache: bool) -> None:

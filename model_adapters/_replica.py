@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from collections.abc import Mapping
@@ -134,7 +135,7 @@ def _serve(connection: Any, engine: Any) -> None:
                 engine.submit(*waiting.popleft())
             answers = engine.step()
         except EngineError:
-            raise  # This process is of no more use: the other side starts another.
+            raise  # This process is of no more use.
         except PathEvalError as error:
             waiting.clear()
             engine.abort()
@@ -153,5 +154,11 @@ def _portable(error: Exception) -> Exception:
 
 def main() -> None:
     """Serves the socket whose file descriptor is the program's argument."""
+    from patheval.vllm_plugin.lifetime import end_with
+
+    end_with(os.getppid())
     _cpu_environment.prepare()
-    serve(Connection(int(sys.argv[1])))
+    try:
+        serve(Connection(int(sys.argv[1])))
+    except EngineError:
+        sys.exit(1)  # vLLM has said why, and the other side starts another replica.

@@ -181,7 +181,9 @@ class _Replica:
         """Start a new process in the place of one that has died."""
         self.connection.close()
         status = self.process.wait()
-        if self.ready is None:
+        if self.ready is not None:
+            self._num_failed_starts = 0
+        else:
             self._num_failed_starts += 1
             if self._num_failed_starts == _MAX_DEATHS:
                 raise PrerequisiteError(
