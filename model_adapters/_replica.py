@@ -88,6 +88,9 @@ def serve(connection: Any) -> None:
 
     Args:
         connection: A `multiprocessing.connection.Connection`.
+
+    Raises:
+        EngineError: vLLM's process has died; another replica can take the open jobs.
     """
     from ._engine import Engine
 

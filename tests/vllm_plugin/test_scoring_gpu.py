@@ -31,6 +31,26 @@ def engine(
     return engine
 
 
+def test_scoring_needs_no_more_memory_than_sampling_for_a_full_batch(
+    engine: Any, make_prompt: Callable[..., list[int]]
+) -> None:
+    def peak() -> int:
+        return int(engine.llm.collective_rpc("patheval_facts")[0]["peak_gpu_memory_bytes"])
+
+    # The first test, since a peak stays. vLLM's memory profile samples for as many sequences as it
+    # admits at once.
+    num_sequences = engine.llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
+    engine.llm.generate(
+        [{"prompt_token_ids": make_prompt(1, seed=i)} for i in range(num_sequences)],
+        SamplingParams(max_tokens=1),
+        use_tqdm=False,
+    )
+    sampling = peak()
+    prompt = make_prompt(4000, seed=9)
+    engine.score([prompt] * 8, [range(3999)] * 8)
+    assert 0 < peak() <= sampling
+
+
 def test_values_are_those_of_vllm_s_own_prompt_logprobs(
     engine: Any, make_prompt: Callable[..., list[int]]
 ) -> None:
@@ -57,22 +77,3 @@ def test_choices_that_share_their_context_equal_each_alone(
     together = score(choices, read_prefix_cache=True)
     # bf16: another batch rounds otherwise.
     np.testing.assert_allclose(together, alone, rtol=0, atol=0.1)
-
-
-def test_scoring_needs_no_more_memory_than_sampling_for_a_full_batch(
-    engine: Any, make_prompt: Callable[..., list[int]]
-) -> None:
-    def peak() -> int:
-        return int(engine.llm.collective_rpc("patheval_facts")[0]["peak_gpu_memory_bytes"])
-
-    # vLLM's memory profile samples for as many sequences as it admits at once.
-    num_sequences = engine.llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
-    engine.llm.generate(
-        [{"prompt_token_ids": make_prompt(1, seed=i)} for i in range(num_sequences)],
-        SamplingParams(max_tokens=1),
-        use_tqdm=False,
-    )
-    sampling = peak()
-    prompt = make_prompt(4000, seed=9)
-    engine.score([prompt] * 8, [range(3999)] * 8)
-    assert 0 < peak() <= sampling

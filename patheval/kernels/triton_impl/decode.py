@@ -73,7 +73,7 @@ def _new_w(
 
 @triton.jit
 def _extended_chunk(
-    page, head, slot, new_w, new_beta,
+    row, page, head, slot, w, beta, w_stride, beta_stride,
     keys, pending_w, pending_u, pending_mixing,
     keys_stride, pending_w_stride, pending_u_stride, pending_mixing_stride,
     PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
@@ -81,9 +81,12 @@ def _extended_chunk(
     """The open chunk's tokens before the new one, 0 elsewhere, and what the new one adds.
 
     Returns:
-        w and u [C, D], x [C, C] and raw keys [C, D]; the new rows of u [1, D] and x [1, C]: those
-        before are as they were.
+        w and u [C, D], x [C, C] and raw keys [C, D]; the new token's w [1, D] and beta [1] as they
+        are stored, and its rows of u [1, D] and x [1, C]: those before are as they were.
     """
+    new_w, new_beta = _new_w(
+        row, head, w, beta, w_stride, beta_stride, HEAD_DIM, pending_w.dtype.element_ty
+    )
     column = tl.arange(0, HEAD_DIM)
     lane = tl.arange(0, CHUNK_SIZE)
     own = slot % CHUNK_SIZE
@@ -103,7 +106,7 @@ def _extended_chunk(
     new_u = new_beta[:, None] * (wide_w - tl.sum(overlap * u.to(tl.float32), 0)[None, :])
     on_keys = tl.sum(raw.to(tl.float32) * wide_w, 1)
     new_x = new_beta[:, None] * (on_keys - tl.sum(overlap * x.to(tl.float32), 0))[None, :]
-    return unit, u, x, raw, new_u.to(u.dtype), new_x.to(x.dtype)
+    return unit, u, x, raw, new_w, new_beta, new_u.to(u.dtype), new_x.to(x.dtype)
 
 
 @triton.jit
@@ -129,11 +132,8 @@ def _append(
         GROUP_SIZE, PADDED_GROUP, PAGE_SIZE, HEAD_DIM, HAS_GATE,
     )  # fmt: skip
     if HAS_TRANSPORT:
-        new_w, new_beta = _new_w(
-            row, head, w, beta, w_stride, beta_stride, HEAD_DIM, pending_w.dtype.element_ty
-        )
-        _, _, _, _, new_u, new_x = _extended_chunk(
-            page, head, slot, new_w, new_beta,
+        _, _, _, _, new_w, new_beta, new_u, new_x = _extended_chunk(
+            row, page, head, slot, w, beta, w_stride, beta_stride,
             keys, pending_w, pending_u, pending_mixing,
             keys_stride, pending_w_stride, pending_u_stride, pending_mixing_stride,
             PAGE_SIZE, CHUNK_SIZE, HEAD_DIM,
@@ -191,57 +191,53 @@ def _close(
             values, gates, key_norm, values_stride, gates_stride, key_norm_stride,
             GROUP_SIZE, PADDED_GROUP, PAGE_SIZE, HEAD_DIM, HAS_GATE,
         )  # fmt: skip
-        if not HAS_TRANSPORT:
-            tl.store(page_keys + slot * HEAD_DIM + column, key)
-    if HAS_TRANSPORT:  # noqa: SIM102 - a constant, which must not meet a tensor in `and`
-        if is_last | (block * BLOCK_K <= slot):
-            new_w, new_beta = _new_w(
-                row, head, w, beta, w_stride, beta_stride, HEAD_DIM, pending_w.dtype.element_ty
-            )
-            unit, u, x, raw, new_u, new_x = _extended_chunk(
-                page, head, slot, new_w, new_beta,
-                keys, pending_w, pending_u, pending_mixing,
-                keys_stride, pending_w_stride, pending_u_stride, pending_mixing_stride,
-                PAGE_SIZE, CHUNK_SIZE, HEAD_DIM,
-            )  # fmt: skip
-            is_new = (lane == CHUNK_SIZE - 1)[:, None]
-            unit = tl.where(is_new, new_w, unit)
-            u = tl.where(is_new, new_u, u)
-            if is_last:
-                square = (head * HEAD_DIM + column)[:, None] * HEAD_DIM + column[None, :]
-                before_chunk = (column[:, None] == column[None, :]).to(u.dtype)
-                at_product = product + page * product_stride + square
-                if closed_before > 0:
-                    before_chunk = tl.load(at_product)
-                on_product = tl.dot(u, before_chunk, input_precision="ieee")
-                whole = before_chunk.to(tl.float32)
-                whole -= tl.dot(tl.trans(unit), on_product.to(unit.dtype), input_precision="ieee")
-                tl.store(at_product, whole.to(product.dtype.element_ty))
-                if slot == PAGE_SIZE - 1:
-                    if page_idx % PAGES_PER_GROUP > 0:
-                        before = tl.load(table + page_idx - 1).to(tl.int64)
-                        factor = tl.load(group_product + before * group_product_stride + square)
-                        whole = tl.dot(whole.to(factor.dtype), factor, input_precision="ieee")
-                    tl.store(
-                        group_product + page * group_product_stride + square,
-                        whole.to(group_product.dtype.element_ty),
-                    )
-            else:
-                key_slot = block * BLOCK_K + tl.arange(0, BLOCK_K)
-                is_closed = key_slot < closed_before
-                at_keys = page_keys + key_slot[:, None] * HEAD_DIM + column[None, :]
-                old = tl.load(at_keys, mask=is_closed[:, None], other=0.0)
-                on_u = tl.dot(old, tl.trans(u), input_precision="ieee")
-                carried = old.to(tl.float32)
-                carried -= tl.dot(on_u.to(unit.dtype), unit, input_precision="ieee")
-                tl.store(at_keys, carried.to(old.dtype), mask=is_closed[:, None])
-                if closed_before // BLOCK_K == block:
-                    x = tl.where(is_new, new_x, x)
-                    raw = tl.where(is_new, key[None, :].to(raw.dtype), raw)
-                    moved = raw.to(tl.float32)
-                    moved -= tl.dot(tl.trans(x), unit, input_precision="ieee")
-                    in_chunk = (closed_before + lane)[:, None] * HEAD_DIM + column[None, :]
-                    tl.store(page_keys + in_chunk, moved.to(raw.dtype))
+    if not HAS_TRANSPORT:
+        tl.store(page_keys + slot * HEAD_DIM + column, key)
+    elif is_last | (block * BLOCK_K <= slot):
+        unit, u, x, raw, new_w, _, new_u, new_x = _extended_chunk(
+            row, page, head, slot, w, beta, w_stride, beta_stride,
+            keys, pending_w, pending_u, pending_mixing,
+            keys_stride, pending_w_stride, pending_u_stride, pending_mixing_stride,
+            PAGE_SIZE, CHUNK_SIZE, HEAD_DIM,
+        )  # fmt: skip
+        is_new = (lane == CHUNK_SIZE - 1)[:, None]
+        unit = tl.where(is_new, new_w, unit)
+        u = tl.where(is_new, new_u, u)
+        if is_last:
+            square = (head * HEAD_DIM + column)[:, None] * HEAD_DIM + column[None, :]
+            before_chunk = (column[:, None] == column[None, :]).to(u.dtype)
+            at_product = product + page * product_stride + square
+            if closed_before > 0:
+                before_chunk = tl.load(at_product)
+            on_product = tl.dot(u, before_chunk, input_precision="ieee")
+            whole = before_chunk.to(tl.float32)
+            whole -= tl.dot(tl.trans(unit), on_product.to(unit.dtype), input_precision="ieee")
+            tl.store(at_product, whole.to(product.dtype.element_ty))
+            if slot == PAGE_SIZE - 1:
+                if page_idx % PAGES_PER_GROUP > 0:
+                    before = tl.load(table + page_idx - 1).to(tl.int64)
+                    factor = tl.load(group_product + before * group_product_stride + square)
+                    whole = tl.dot(whole.to(factor.dtype), factor, input_precision="ieee")
+                tl.store(
+                    group_product + page * group_product_stride + square,
+                    whole.to(group_product.dtype.element_ty),
+                )
+        else:
+            key_slot = block * BLOCK_K + tl.arange(0, BLOCK_K)
+            is_closed = key_slot < closed_before
+            at_keys = page_keys + key_slot[:, None] * HEAD_DIM + column[None, :]
+            old = tl.load(at_keys, mask=is_closed[:, None], other=0.0)
+            on_u = tl.dot(old, tl.trans(u), input_precision="ieee")
+            carried = old.to(tl.float32)
+            carried -= tl.dot(on_u.to(unit.dtype), unit, input_precision="ieee")
+            tl.store(at_keys, carried.to(old.dtype), mask=is_closed[:, None])
+            if closed_before // BLOCK_K == block:
+                x = tl.where(is_new, new_x, x)
+                raw = tl.where(is_new, key[None, :].to(raw.dtype), raw)
+                moved = raw.to(tl.float32)
+                moved -= tl.dot(tl.trans(x), unit, input_precision="ieee")
+                in_chunk = (closed_before + lane)[:, None] * HEAD_DIM + column[None, :]
+                tl.store(page_keys + in_chunk, moved.to(raw.dtype))
 
 
 @triton.jit
@@ -326,12 +322,6 @@ def _walk(
             own_gate += tl.load(
                 log_fgate + row * log_fgate_stride + query_head, mask=live, other=0.0
             )
-    if not HAS_TRANSPORT:  # noqa: SIM102 - a constant, which must not meet a tensor in `and`
-        if is_open:
-            value = tl.load(v + row * v_stride + head * HEAD_DIM + column).to(tl.float32)
-            maximum = own_logit
-            total = tl.full([PADDED_GROUP], 1.0, tl.float32)
-            weighted = tl.zeros([PADDED_GROUP, HEAD_DIM], tl.float32) + value[None, :]
     if HAS_TRANSPORT:
         moved, row_scale = normalised(moved)
         lane = tl.arange(0, CHUNK_SIZE)
@@ -381,6 +371,11 @@ def _walk(
             logits = tl.where(is_own[None, :], own_logit[:, None], logits)
             maximum, total, weighted = absorb(logits, value, maximum, total, weighted, True)
             moved = wide_dot(-on_w, u, moved)
+    elif is_open:
+        own_value = tl.load(v + row * v_stride + head * HEAD_DIM + column).to(tl.float32)
+        maximum = own_logit
+        total = tl.full([PADDED_GROUP], 1.0, tl.float32)
+        weighted = tl.zeros([PADDED_GROUP, HEAD_DIM], tl.float32) + own_value[None, :]
     part = at_heads * (num_parts + 1) + num_parts
     tl.store(part_output + part[:, None] * HEAD_DIM + column[None, :], weighted, mask=live[:, None])
     tl.store(part_sums + part * 2, maximum, mask=live)
