@@ -39,7 +39,7 @@ class Driver:
 
 def main() -> None:
     driver.set_active(Driver())
-    triton_impl.device_facts = lambda _: DeviceFacts(132, SHARED_BYTES)
+    triton_impl.device_facts = lambda _: DeviceFacts(132, SHARED_BYTES, CAPABILITY >= 90)
     run, seen = JITFunction.run, set()
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:

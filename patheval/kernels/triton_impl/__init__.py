@@ -66,5 +66,7 @@ def paged_attention(
         # About as many as run at once; fewer parts make fewer steps of the query inside a group.
         num_parts = min(128, max(1, 4 * facts.num_processors // programs))
         decode.attend(
-            step, progress, out, num_parts=num_parts, skip_pages=skip_pages, visits=visits
-        )
+            step, progress, out,
+            num_parts=num_parts, skip_pages=skip_pages, prefetch=facts.has_bulk_copies,
+            visits=visits,
+        )  # fmt: skip

@@ -261,6 +261,17 @@ def _await(progress, value):
 
 
 @triton.jit
+def _prefetch(start, SIZE: tl.constexpr):
+    """Have the L2 cache fetch SIZE elements from `start`, 16-byte aligned; Hopper and later."""
+    piece: tl.constexpr = 512 * 8 // start.dtype.element_ty.primitive_bitwidth
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.prefetch.L2.global [$1], 512; mov.b32 $0, 0;", "=r,l",
+        [start + tl.arange(0, SIZE // piece) * piece],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
 def _walk(
     request, head, row, progress,
     q, k, v, w, beta, log_fgate,
@@ -475,8 +486,8 @@ def _walk(
 def _read(
     request, head, part, row, progress,
     q, q_stride,
-    keys, values, gates, product,
-    keys_stride, values_stride, gates_stride, product_stride,
+    keys, values, gates, product, group_product,
+    keys_stride, values_stride, gates_stride, product_stride, group_product_stride,
     seq_len, block_table, block_table_stride,
     group_query, page_offset, first_pages, part_output, part_sums,
     num_parts, max_pages, max_groups,
@@ -485,7 +496,7 @@ def _read(
     PAGE_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_K: tl.constexpr, PAGES_PER_GROUP: tl.constexpr,
     HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr,
-    TRANSPORT: tl.constexpr,
+    TRANSPORT: tl.constexpr, PREFETCH: tl.constexpr,
 ):  # fmt: skip
     """Attend to one run of pages, from right to left."""
     num_pages = tl.cdiv(seq_len, PAGE_SIZE)
@@ -521,6 +532,13 @@ def _read(
         open_end = closed if HAS_TRANSPORT else open_end - (open_end > closed).to(tl.int32)
         if HAS_TRANSPORT:
             group = (high - 1) // PAGES_PER_GROUP
+            if PREFETCH:
+                # All parts wait for the walk, which would fetch its products one after another.
+                for walked in range(low // PAGES_PER_GROUP, group + 1):
+                    end = tl.minimum((walked + 1) * PAGES_PER_GROUP, num_pages - 1) - 1
+                    page = tl.load(table + tl.maximum(end, 0)).to(tl.int64)
+                    at_head = page * group_product_stride + head * HEAD_DIM * HEAD_DIM
+                    _prefetch(group_product + at_head, HEAD_DIM * HEAD_DIM)
             _await(progress, 2 + (num_pages - 1) // PAGES_PER_GROUP - group)
             moved = tl.load(
                 group_query + (at_heads * max_groups + group)[:, None] * HEAD_DIM
@@ -644,7 +662,7 @@ def _attend(
     BLOCK_PAGES: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_PARTS: tl.constexpr,
     PAGES_PER_GROUP: tl.constexpr, PUBLISHED_GROUPS: tl.constexpr,
     HAS_TRANSPORT: tl.constexpr, HAS_GATE: tl.constexpr, SKIP: tl.constexpr,
-    COUNT: tl.constexpr, TRANSPORT: tl.constexpr,
+    COUNT: tl.constexpr, TRANSPORT: tl.constexpr, PREFETCH: tl.constexpr,
 ):  # fmt: skip
     """Grid [num_requests * num_kv_heads, 1 + num_parts]: the walk, and the parts."""
     request = tl.program_id(0) // NUM_KV_HEADS
@@ -692,14 +710,14 @@ def _attend(
         _read(
             request, head, part, row, own_progress,
             q, q_stride,
-            keys, values, gates, product,
-            keys_stride, values_stride, gates_stride, product_stride,
+            keys, values, gates, product, group_product,
+            keys_stride, values_stride, gates_stride, product_stride, group_product_stride,
             seq_len, block_table, block_table_stride,
             group_query, page_offset, first_pages, part_output, part_sums,
             num_parts, max_pages, max_groups,
             logit_scale, gate_scale,
             NUM_KV_HEADS, GROUP_SIZE, PADDED_GROUP, PAGE_SIZE, CHUNK_SIZE, HEAD_DIM,
-            BLOCK_K, PAGES_PER_GROUP, HAS_TRANSPORT, HAS_GATE, TRANSPORT,
+            BLOCK_K, PAGES_PER_GROUP, HAS_TRANSPORT, HAS_GATE, TRANSPORT, PREFETCH,
         )  # fmt: skip
     tl.debug_barrier()
     if tl.atomic_add(own_progress + 1, 1, sem="acq_rel") == num_parts:
@@ -770,6 +788,7 @@ def attend(
     *,
     num_parts: int,
     skip_pages: bool,
+    prefetch: bool,
     visits: torch.Tensor | None = None,
 ) -> None:
     """Store the new token of each request that has just one; write its output to a row of `out`.
@@ -780,6 +799,7 @@ def attend(
         out: [num_tokens, num_heads, head_dim].
         num_parts: programs that share the pages of one request and kv head.
         skip_pages: leave out pages whose weight cannot matter; gated kinds only.
+        prefetch: bring the products of groups into the L2 cache ahead; Hopper and later.
         visits: int64 [2], to which pages read and pages read without skipping are added.
     """
     pages, batch = step.pages, step.batch
@@ -818,6 +838,6 @@ def attend(
         PAGES_PER_GROUP=PAGES_PER_GROUP, PUBLISHED_GROUPS=PUBLISHED_GROUPS,
         HAS_TRANSPORT=has_transport, HAS_GATE=has_gate,
         SKIP=skip_pages and has_gate, COUNT=visits is not None,
-        TRANSPORT=TRITON_DTYPE[TRANSPORT_TORCH_DTYPE[step.q.dtype]],
+        TRANSPORT=TRITON_DTYPE[TRANSPORT_TORCH_DTYPE[step.q.dtype]], PREFETCH=prefetch,
         num_warps=tiles.num_warps, num_stages=tiles.num_stages,
     )  # fmt: skip
