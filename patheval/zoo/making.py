@@ -88,6 +88,7 @@ def _states(options: argparse.Namespace) -> None:
         options.out,
         options.tasks,
         options.attentions,
+        layers=options.layers,
         seconds=options.seconds,
         limit=options.limit,
         num_processes=options.processes,
@@ -123,6 +124,7 @@ def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
     tasks, attentions = list(state_recipes.LAYER_COUNTS), list(state_recipes.ATTENTIONS)
     states.add_argument("--tasks", nargs="+", choices=tasks, default=tasks)
     states.add_argument("--attentions", nargs="+", choices=attentions, default=attentions)
+    states.add_argument("--layers", nargs="+", type=int, help="train these numbers of layers alone")
     states.add_argument(
         "--seconds",
         type=float,

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from patheval.checkpoint.reader import open_checkpoint
+from patheval.errors import CheckpointError
 from patheval.kernels.definition import attention_by_definition
 from patheval.reference_model import ReferenceModel
 from patheval.tasks.fflm import sequences as fflm
@@ -140,7 +141,7 @@ def test_family_trains_saves_and_counts_what_path_ref_would(tmp_path, pool, monk
     base = replace(recipes._A5, batch_size=2, hidden_size=32, num_heads=2, num_steps=50)
     monkeypatch.setattr(recipes, "_A5", base)
     monkeypatch.setitem(recipes.LAYER_COUNTS, "a5", (1, 2))
-    family.make(tmp_path, ["a5"], ["path"], limit=3, num_processes=1)
+    family.make(tmp_path, ["a5"], ["path"], layers=[1, 2, 9], limit=3, num_processes=1)
     entries = [
         json.loads(line) for line in (tmp_path / training.RESULTS_NAME).read_text().splitlines()
     ]
@@ -160,6 +161,12 @@ def test_family_trains_saves_and_counts_what_path_ref_would(tmp_path, pool, monk
         log = [json.loads(line) for line in (folder / "training.jsonl").read_text().splitlines()]
         assert log[0]["recipe"]["seeds"] == [int(entry["model"][-1])]
         assert log[-1]["step"] == 50
+
+
+def test_layers_without_a_recipe_are_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"mqrar1 has recipes with 2 layers, none with \[3\]"):
+        family.make(tmp_path, ["a5", "mqrar1"], ["path"], layers=[3])
+    assert not list(tmp_path.glob("a5*"))
 
 
 def test_steps_are_cut_to_the_seconds_given(tmp_path, pool):

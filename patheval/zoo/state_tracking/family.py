@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from patheval.checkpoint.config import AttentionKind
+from patheval.errors import CheckpointError
 from patheval.leaderboard.states import REQUIRED_ACCURACY
 from patheval.zoo.state_tracking import recipes, training
 
@@ -15,6 +16,7 @@ def make(
     tasks: Sequence[str],
     attentions: Sequence[AttentionKind],
     *,
+    layers: Sequence[int] | None = None,
     seconds: float = math.inf,
     limit: int | None = None,
     num_processes: int = 1,
@@ -28,16 +30,28 @@ def make(
         runs: Folder for one checkpoint of each model, and for `errors.jsonl`.
         tasks: Keys of `recipes.LAYER_COUNTS`.
         attentions: Kinds of attention.
+        layers: Numbers of layers, of those in `recipes.LAYER_COUNTS`; None for all.
         seconds: Training time of the models of one task with one number of layers.
         limit: First sequences of each test to take; None for all.
         num_processes: Processes that make data.
+
+    Raises:
+        CheckpointError: a task has no recipe with any of the layers.
     """
+    counts = {
+        task: [n for n in recipes.LAYER_COUNTS[task] if layers is None or n in layers]
+        for task in tasks
+    }
+    for task, own in counts.items():
+        if not own:
+            planned = ", ".join(map(str, recipes.LAYER_COUNTS[task]))
+            raise CheckpointError(f"{task} has recipes with {planned} layers, none with {layers}.")
     runs.mkdir(parents=True, exist_ok=True)
     # Forked before torch starts threads or a GPU; the processes run no torch.
     with multiprocessing.get_context("fork").Pool(num_processes) as pool:
         for task in tasks:
             remaining = list(attentions)
-            for num_layers in recipes.LAYER_COUNTS[task]:
+            for num_layers in counts[task]:
                 if not remaining:
                     break
                 group = recipes.find(task, remaining, num_layers)
