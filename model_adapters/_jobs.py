@@ -6,6 +6,7 @@ where hundreds of prompts of 64K tokens wait.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -117,11 +118,29 @@ class Executor(Protocol):
         """Stops the engines."""
 
 
-def common_prefix(left: Tokens, right: Tokens) -> int:
-    """Number of tokens with which both begin."""
-    shared = min(len(left), len(right))
-    differing = np.flatnonzero(left[:shared] != right[:shared])
-    return int(differing[0]) if differing.size else shared
+_TOKENS_COMPARED = 1 << 20
+
+
+def shared_prefixes(prompts: Sequence[Tokens]) -> list[int]:
+    """For each prompt the number of tokens with which it and the one before begin; 0 at first."""
+    shared = [0] * len(prompts)
+    lengths = [min(map(len, pair)) for pair in itertools.pairwise(prompts)]
+    first = 0
+    while first < len(lengths):
+        # Many short prompts in one comparison, long ones one by one.
+        last, size = first + 1, lengths[first]
+        while last < len(lengths) and size + lengths[last] <= _TOKENS_COMPARED:
+            size += lengths[last]
+            last += 1
+        own = lengths[first:last]
+        left = [prompt[:length] for prompt, length in zip(prompts[first:], own, strict=False)]
+        right = [prompt[:length] for prompt, length in zip(prompts[first + 1 :], own, strict=False)]
+        differing = np.flatnonzero(np.concatenate(left) != np.concatenate(right))
+        starts = np.cumsum([0, *own[:-1]])
+        ends = np.append(differing, size)[np.searchsorted(differing, starts)]
+        shared[first + 1 : last + 1] = np.minimum(ends - starts, own).tolist()
+        first = last
+    return shared
 
 
 def sort_key(prompt: Tokens) -> bytes:
@@ -159,10 +178,7 @@ def schedule(jobs: Sequence[Job]) -> Schedule:
         jobs: The jobs, without order.
     """
     order = sorted(range(len(jobs)), key=lambda number: sort_key(jobs[number].prompt))
-    shared = [0] * len(order)
-    for position in range(1, len(order)):
-        left, right = order[position - 1], order[position]
-        shared[position] = common_prefix(jobs[left].prompt, jobs[right].prompt)
+    shared = shared_prefixes([jobs[number].prompt for number in order])
     total = sum(len(job.prompt) + job.budget for job in jobs) - sum(shared)
     num_new_tokens = [0] * len(jobs)
     units: list[list[int]] = []

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ._jobs import Scores, ScoringJob, Tokens, common_prefix, sort_key
+from ._jobs import Scores, ScoringJob, Tokens, shared_prefixes, sort_key
 
 
 @dataclass(frozen=True)
@@ -84,26 +84,25 @@ class ScoringPlan:
         wholes = [np.concatenate(pair) for pair in pairs]
         keys = [sort_key(whole[:-1]) for whole in wholes]
         order = sorted(range(len(pairs)), key=keys.__getitem__)
-        prompts: list[Tokens] = []
-        rows: list[list[NDArray[np.int64]]] = []
-        targets: list[list[Tokens]] = []
-        lengths: list[int] = []  # values that each prompt gives so far
+        # Each prompt with the pairs that it ends: those whose prompts are its beginnings, and one
+        # that it is made of.
+        groups: list[list[int]] = [[]]
+        for position, pair in enumerate(order):
+            groups[-1].append(pair)
+            upcoming = order[position + 1 : position + 2]
+            if upcoming and not keys[upcoming[0]].startswith(keys[pair]):
+                groups.append([])
+        prompts = [wholes[group[-1]][:-1] for group in groups if group]
+        rows: list[list[NDArray[np.int64]]] = [[] for _ in prompts]
+        targets: list[list[Tokens]] = [[] for _ in prompts]
+        lengths = [0] * len(prompts)  # values that each prompt gives so far
         # The current prompt's prefixes: up to which length each is first had by which prompt.
         owners: list[tuple[int, int]] = []
-        waiting: list[int] = []
-        for position, pair in enumerate(order):
-            waiting.append(pair)
-            is_last = position + 1 == len(order)
-            if not is_last and keys[order[position + 1]].startswith(keys[pair]):
-                continue  # the next prompt scores this one too
-            prompt = wholes[pair][:-1]
-            shared = common_prefix(prompts[-1], prompt) if prompts else 0
-            owners = [*_cut(owners, shared), (len(prompt), len(prompts))]
-            prompts.append(prompt)
-            rows.append([])
-            targets.append([])
-            lengths.append(0)
-            for own in waiting:
+        for number, (prompt, shared) in enumerate(
+            zip(prompts, shared_prefixes(prompts), strict=True)
+        ):
+            owners = [*_cut(owners, shared), (len(prompt), number)]
+            for own in groups[number]:
                 whole = wholes[own]
                 depth = len(pairs[own][0])
                 for end, job in owners:
@@ -115,7 +114,6 @@ class ScoringPlan:
                     self._pieces[own].append(_Piece(job, lengths[job], stop - depth))
                     lengths[job] += stop - depth
                     depth = stop
-            waiting.clear()
         return [
             ScoringJob(prompt, np.concatenate(own_rows), np.concatenate(own_targets))
             for prompt, own_rows, own_targets in zip(prompts, rows, targets, strict=True)

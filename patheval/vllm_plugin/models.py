@@ -24,6 +24,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 )
 from vllm.model_executor.models.llama import LlamaAttention, LlamaDecoderLayer, LlamaForCausalLM
 from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper
+from vllm.sequence import IntermediateTensors
 
 from patheval.checkpoint.config import ModelConfig
 from patheval.checkpoint.weights import map_weights
@@ -261,6 +262,24 @@ class ExactLogits(UnquantizedEmbeddingMethod):
         return logits if bias is None else logits + bias
 
 
+class ResidualNorm(RMSNorm):
+    """RMS norm of a residual stream that is kept in fp32.
+
+    Rounded to bf16 after each block, it has as large a share in the error of a small model as the
+    norms' outputs have.
+    """
+
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """[rows, hidden_size] in the model's dtype, alone or with the new residual in fp32."""
+        if residual is None or x.dtype == torch.float32:
+            return super().forward(x, residual)
+        total = x.float() + residual.float()
+        scale = torch.rsqrt(total.square().mean(-1, keepdim=True) + self.variance_epsilon)
+        return (total * scale * self.weight.float()).to(x.dtype), total
+
+
 class DecoderLayer(LlamaDecoderLayer):
     """vLLM's Llama block around the attention of the checkpoint's kind."""
 
@@ -269,6 +288,8 @@ class DecoderLayer(LlamaDecoderLayer):
         config = config or vllm_config.model_config.hf_config
         is_paged = config.model_config.is_paged
         super().__init__(vllm_config, prefix, config, SelfAttention if is_paged else RopeAttention)
+        self.input_layernorm = ResidualNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = ResidualNorm(config.hidden_size, eps=config.rms_norm_eps)
 
 
 class PathEvalForCausalLM(LlamaForCausalLM):
@@ -279,6 +300,20 @@ class PathEvalForCausalLM(LlamaForCausalLM):
         super().__init__(vllm_config=vllm_config, prefix=prefix, layer_type=DecoderLayer)
         if isinstance(self.lm_head, VocabParallelEmbedding):  # not on every pipeline rank
             self.lm_head.quant_method = ExactLogits()
+        if isinstance(self.model.norm, RMSNorm):
+            config = self.config
+            self.model.norm = ResidualNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.make_empty_intermediate_tensors = self._empty_intermediate_tensors
+
+    def _empty_intermediate_tensors(
+        self, batch_size: int, dtype: torch.dtype, device: torch.device
+    ) -> IntermediateTensors:
+        """What one pipeline rank hands to the next."""
+        dtypes = {"hidden_states": dtype, "residual": torch.float32}
+        size = batch_size, self.config.hidden_size
+        return IntermediateTensors(
+            {name: torch.zeros(size, dtype=own, device=device) for name, own in dtypes.items()}
+        )
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Load fla's tensors, each exactly once.

@@ -48,7 +48,8 @@ def request_scores(
         rows: [n], numbers of the prompt's tokens, from 0.
         targets: [n], the token that is looked up in each row.
     """
-    return {_KEY: [ticket, rows.astype(np.int32).tobytes(), targets.astype(np.int32).tobytes()]}
+    # One value, since vLLM looks at each when it makes the settings and again when it reads them.
+    return {_KEY: np.concatenate([[ticket], rows, targets]).astype(np.int32).tobytes()}
 
 
 @dataclass(frozen=True)
@@ -122,9 +123,9 @@ class Scorer:
         own = (params.extra_args or {}).get(_KEY)
         if own is None or params.prompt_logprobs is None:
             return False
-        ticket, *parts = own
-        rows, targets = (np.frombuffer(part, dtype=np.int32).astype(np.int64) for part in parts)
-        self._wanted[request_id] = _Wanted(ticket, rows, targets)
+        numbers = np.frombuffer(own, dtype=np.int32).astype(np.int64)
+        rows, targets = np.split(numbers[1:], 2)
+        self._wanted[request_id] = _Wanted(int(numbers[0]), rows, targets)
         return True
 
     def remove(self, request_id: str) -> None:

@@ -1,23 +1,33 @@
 """Plans against a made-up model: every pair gets its own values, from as few prompts as can be."""
 
 import hashlib
+import itertools
+from collections.abc import Iterable
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from patheval.model_adapters import _jobs
 from patheval.model_adapters._jobs import (
     GenerationJob,
     Scores,
     ScoringJob,
-    common_prefix,
     schedule,
+    shared_prefixes,
     tokens,
 )
 from patheval.model_adapters._scoring_plan import ScoringPlan
 
 # Few tokens and short texts, so that prefixes are shared in every way.
 TEXT = st.lists(st.integers(0, 2), min_size=1, max_size=5)
+
+
+def common_prefix(left: Iterable[int], right: Iterable[int]) -> int:
+    """Tokens with which both begin."""
+    pairs = zip(left, right, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def model(prefix: list[int], target: int) -> tuple[float, bool]:
@@ -75,6 +85,20 @@ def test_one_token_choices_of_a_question_are_one_prompt() -> None:
     plan = ScoringPlan([(context, tokens([choice])) for choice in (7, 8, 9)])
     (job,) = plan.jobs
     assert job.rows.tolist() == [49, 49, 49] and job.targets.tolist() == [7, 8, 9]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    prompts=st.lists(st.lists(st.integers(0, 2), max_size=9), max_size=20),
+    compared=st.sampled_from([1, 10, 1 << 20]),
+)
+def test_shared_prefixes_are_counted_in_comparisons_of_any_size(
+    prompts: list[list[int]], compared: int
+) -> None:
+    with patch.object(_jobs, "_TOKENS_COMPARED", compared):
+        shared = shared_prefixes([tokens(prompt) for prompt in prompts])
+    expected = [common_prefix(left, right) for left, right in itertools.pairwise(prompts)]
+    assert shared == [0, *expected][: len(prompts)]
 
 
 @settings(max_examples=200, deadline=None)

@@ -37,18 +37,22 @@ def test_scoring_needs_no_more_memory_than_sampling_for_a_full_batch(
     def peak() -> int:
         return int(engine.llm.collective_rpc("patheval_facts")[0]["peak_gpu_memory_bytes"])
 
-    # The first test, since a peak stays. vLLM's memory profile samples for as many sequences as it
-    # admits at once.
+    # The first test, since a peak stays. vLLM's memory profile computes as many tokens and samples
+    # for as many sequences as it admits at once.
     num_sequences = engine.llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
+    prompts, others = (
+        [make_prompt(4000, seed=first + i) for i in range(num_sequences)] for first in (0, 1000)
+    )
     engine.llm.generate(
-        [{"prompt_token_ids": make_prompt(1, seed=i)} for i in range(num_sequences)],
+        [{"prompt_token_ids": prompt} for prompt in prompts],
         SamplingParams(max_tokens=1),
         use_tqdm=False,
     )
     sampling = peak()
-    prompt = make_prompt(4000, seed=9)
-    engine.score([prompt] * 8, [range(3999)] * 8)
-    assert 0 < peak() <= sampling
+    engine.score(others, [range(3999)] * num_sequences)
+    # Each score waits for its prompt's last step: a log-probability, a rank, and five numbers that
+    # say which row of a step it was.
+    assert 0 < peak() <= sampling + num_sequences * 3999 * (4 + 4 + 5 * 8)
 
 
 def test_values_are_those_of_vllm_s_own_prompt_logprobs(
