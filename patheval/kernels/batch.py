@@ -10,6 +10,7 @@ from functools import cached_property
 import torch
 
 from patheval.kernels.pages import PAGES_PER_GROUP
+from patheval.kernels.transfer import to_device
 
 
 @dataclass(frozen=True)
@@ -112,20 +113,21 @@ class PagedBatch:
         page_size: int,
         chunk_size: int,
         host_seq_lens: Sequence[int] | None = None,
+        device_query_start_loc: torch.Tensor | None = None,
     ) -> PagedBatch:
-        """Describe a step from host lengths.
+        """Describe a step from host lengths, without waiting for the device.
 
         Args:
             query_start_loc: num_requests + 1 row numbers; request r owns rows [r], ..., [r + 1] -
                 1.
             seq_lens: per request, tokens before the step plus new tokens; a request may have no
-                new token. A tensor on the block table's device is taken as it is, unchecked and
-                without waiting for the device.
+                new token. A tensor on the block table's device is taken as it is, unchecked.
             block_table: int [num_requests, max_pages], in any order of pages; sets the device.
             page_size: tokens in a page.
             chunk_size: tokens in a chunk; divides page_size.
             host_seq_lens: upper bounds of a seq_lens tensor that are known on the host; without
                 them, long prefills take a slower way.
+            device_query_start_loc: query_start_loc as int32 on the device, if it is there already.
 
         Raises:
             ValueError: lengths that contradict each other or the block table.
@@ -149,14 +151,16 @@ class PagedBatch:
                         f"{block_table.shape[1]} pages of {page_size}"
                     )
             host_seq_lens = seq_lens
-            seq_lens = torch.tensor(list(seq_lens), dtype=torch.int32, device=device)
+            seq_lens = _numbers(seq_lens, device)
+        if device_query_start_loc is None:
+            device_query_start_loc = _numbers(query_start_loc, device)
         return cls(
             num_tokens=sum(query_lens),
             max_query_len=max(query_lens, default=0),
             max_segments=sum((n - 2) // page_size + 2 for n in query_lens if n > 1),
             page_size=page_size,
             chunk_size=chunk_size,
-            query_start_loc=torch.tensor(list(query_start_loc), dtype=torch.int32, device=device),
+            query_start_loc=device_query_start_loc,
             seq_lens=seq_lens.to(torch.int32),
             block_table=block_table[:num_requests].to(torch.int32),
             host_query_lens=query_lens,
@@ -238,9 +242,7 @@ class PagedBatch:
         if not request:
             return None
         device = self.seq_lens.device
-        return FarGroups(
-            *(torch.tensor(x, dtype=torch.int32, device=device) for x in (request, group_idx, base))
-        )
+        return FarGroups(*(_numbers(own, device) for own in (request, group_idx, base)))
 
     @cached_property
     def context_lens(self) -> torch.Tensor:
@@ -285,6 +287,10 @@ class PagedBatch:
                 position += end - start
         device = self.block_table.device
         return [_group(width, rows, device) for (width, _), rows in segments.items()]
+
+
+def _numbers(host: Sequence[int], device: torch.device) -> torch.Tensor:
+    return to_device(torch.tensor(list(host), dtype=torch.int32), device)
 
 
 def _group(width: int, rows: list[tuple[int, ...]], device: torch.device) -> SegmentGroup:

@@ -73,5 +73,6 @@ class PagedMetadataBuilder(AttentionMetadataBuilder[PagedMetadata]):
                 page_size=self._page_size,
                 chunk_size=CHUNK_SIZE,
                 host_seq_lens=None if upper_bounds is None else upper_bounds[:num_reqs].tolist(),
+                device_query_start_loc=common.query_start_loc[: num_reqs + 1],
             )
         )

@@ -26,6 +26,7 @@ from vllm import SamplingParams
 from vllm.v1.outputs import LogprobsTensors
 
 from patheval.errors import UnsupportedError
+from patheval.kernels.transfer import to_device
 
 EXTENSION = f"{__name__}.ScoringExtension"
 
@@ -189,7 +190,7 @@ class Scorer:
         starts = np.arange(0, len(distinct), self._max_block_rows)
         firsts = np.searchsorted(which[order], [*starts, len(distinct)])
         columns = (distinct, which[order] % self._max_block_rows, targets[order], place)
-        on_device = _to_device(np.concatenate(columns), hidden.device)
+        on_device = to_device(torch.from_numpy(np.concatenate(columns)), hidden.device)
         own_rows, local, own_targets, original = on_device.split([len(own) for own in columns])
         logprobs, ranks = [], []
         for start, first, last in zip(starts, firsts, firsts[1:], strict=False):
@@ -238,16 +239,10 @@ def _collect(wanted: _Wanted, device: torch.device) -> tuple[_StepValues, slice]
         torch.full((num_wanted,), 2, dtype=torch.int32, device=device),
     )
     for part in wanted.parts:
-        indices = _to_device(part.indices, device)
+        indices = to_device(torch.from_numpy(part.indices), device)
         whole.logprobs[indices] = part.values.logprobs[part.slice]
         whole.ranks[indices] = part.values.ranks[part.slice]
     return whole, slice(0, num_wanted)
-
-
-def _to_device(array: NDArray[np.int64], device: torch.device) -> torch.Tensor:
-    """Copy numbers without waiting for a GPU, which pageable memory would."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 class ScoringExtension:

@@ -199,6 +199,31 @@ def test_more_than_65535_programs_on_an_axis() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_long_prefill_never_waits_for_the_gpu(kind: str) -> None:
+    # Long enough for groups of pages that are read from afar, whose numbers the host makes.
+    inputs = inputs_of(kind, 3000, 64)
+    options = dict(sm_scale=0.125, gate_inside_scale=kind != "fox", impl="triton")
+    cache = Cache([3000], inputs, Sizes(256, 32, 64), seed=0)
+    seq_lens = torch.tensor([3000], dtype=torch.int32, device="cuda")
+
+    def step() -> torch.Tensor:
+        batch = PagedBatch.build(
+            [0, 3000], seq_lens, cache.block_table, page_size=256, chunk_size=32,
+            host_seq_lens=[3000],
+        )  # fmt: skip
+        assert batch.far_groups is not None
+        return paged_attention(*vars(inputs).values(), cache.pages, batch, **options)
+
+    expected = step()  # compiles
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        out = step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.testing.assert_close(out, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_captured_step_is_replayed_with_later_lengths(kind: str) -> None:
     inputs = [inputs_of(kind, 700, 64), inputs_of(kind, 300, 64)]
     starts = [600, 270]
