@@ -410,18 +410,14 @@ _BUILDERS = {OURS: _build_ours, LM_EVAL: _build_lm_eval}
 
 
 def _environment() -> dict[str, Any]:
-    from patheval.bench.environment import environment
-
+    """What only a route's own process can tell."""
     name, vllm_version = _cpu_environment.vllm_distribution()
-    described = environment()
-    described["versions"] |= {
-        name: vllm_version,
-        **{
-            package: _cpu_environment.installed_version(package)
-            for package in ("lm-eval", "transformers")
-        },
+    packages = ("torch", "lm-eval", "transformers")
+    versions = {package: _cpu_environment.installed_version(package) for package in packages}
+    return {
+        "versions": {name: vllm_version, **versions},
+        "num_cpus": len(os.sched_getaffinity(0)),
     }
-    return described | {"num_cpus": len(os.sched_getaffinity(0))}
 
 
 def _check_names(kind: str, names: Sequence[str], known: Any) -> None:
