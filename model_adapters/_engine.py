@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +33,9 @@ class Engine:
     """
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
+        # NaN must not pass for an answer; asking for log-probabilities, which would show it, makes
+        # generation several times slower.
+        os.environ["VLLM_COMPUTE_NANS_IN_LOGITS"] = "1"
         import vllm
 
         from patheval.vllm_plugin.scoring import EXTENSION
@@ -109,7 +112,7 @@ class Engine:
                     Text(
                         completion.text,
                         len(completion.token_ids),
-                        is_nan=math.isnan(completion.cumulative_logprob),
+                        is_nan=self._client.take_nan(output.request_id),
                     ),
                 )
             )
@@ -150,7 +153,7 @@ class Engine:
     def abort(self) -> None:
         """Drops all open requests."""
         self._engine.abort_request(list(self._numbers))
-        self._client.abort_scored()
+        self._client.abort()
         self._numbers.clear()
         self._open.clear()
         self._lost.clear()

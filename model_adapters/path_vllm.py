@@ -180,7 +180,6 @@ class PathLM(CheckpointLM):
             return SamplingParams(
                 **{
                     "temperature": 0,
-                    "logprobs": 0,  # of the chosen token: NaN must not pass for an answer
                     "skip_special_tokens": False,
                     "spaces_between_special_tokens": False,
                     "max_tokens": generation.max_gen_toks,

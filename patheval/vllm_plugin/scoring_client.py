@@ -1,4 +1,4 @@
-"""Scored requests straight to vLLM's engine core, and their scores as they come.
+"""Scored requests straight to vLLM's engine core, their scores as they come, and word of NaN.
 
 What vLLM's front end does for a prompt of text and a generation is most of its work for a few
 tokens, and so is sending tensors for each request where one set for each step says the same.
@@ -59,6 +59,8 @@ class ScoringClient:
         self._tickets = itertools.count()
         self._open: dict[str, int] = {}
         self._finished: list[tuple[str, Scores | None]] = []
+        self._generating: dict[str, str] = {}
+        self._nan: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -101,6 +103,11 @@ class ScoringClient:
             )
         )
 
+    def add_request(self, request: EngineCoreRequest) -> None:
+        """Passes on a request of vLLM's front end."""
+        self._generating[request.request_id] = request.external_req_id or request.request_id
+        self._client.add_request(request)
+
     def get_output(self) -> Any:
         """What the engine core has put out, for vLLM's front end; keeps what is scored.
 
@@ -109,6 +116,11 @@ class ScoringClient:
         """
         self._await_output()
         outputs = self._client.get_output()
+        for output in outputs.outputs:
+            if output.num_nans_in_logits and output.request_id in self._generating:
+                self._nan.add(self._generating[output.request_id])
+            if output.finished:
+                self._generating.pop(output.request_id, None)
         own = [output for output in outputs.outputs if output.request_id in self._open]
         scores: dict[int, Scores] = {}
         for output in own:
@@ -130,11 +142,19 @@ class ScoringClient:
         finished, self._finished = self._finished, []
         return finished
 
-    def abort_scored(self) -> None:
-        """Drops all requests."""
+    def take_nan(self, request_id: str) -> bool:
+        """Whether a finished request of the front end met NaN, if vLLM looks for them."""
+        met = request_id in self._nan
+        self._nan.discard(request_id)
+        return met
+
+    def abort(self) -> None:
+        """Drops all scored requests and forgets the others."""
         self._client.abort_requests(list(self._open))
         self._open.clear()
         self._finished.clear()
+        self._generating.clear()
+        self._nan.clear()
 
     def _await_output(self) -> None:
         """Wait while the core lives: vLLM itself waits for ever if its process was killed."""

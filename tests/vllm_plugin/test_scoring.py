@@ -228,11 +228,30 @@ def test_requests_that_the_client_dropped_are_forgotten() -> None:
     core = FakeCore()
     client = ScoringClient(core)
     client.add_scored("a", [1], np.array([0]), np.array([2]), read_prefix_cache=True)
-    client.abort_scored()
+    client.abort()
     assert core.aborted == ["a"]
     core.finish({}, "a")
     client.get_output()
     assert client.take_scored() == []
+
+
+def test_nan_of_any_step_is_told_under_the_front_ends_own_name() -> None:
+    core = FakeCore()
+    client = ScoringClient(core)
+    for name in ("a", "b"):
+        client.add_request(
+            EngineCoreRequest(
+                request_id=f"{name}-1234", external_req_id=name, prompt_token_ids=[1],
+                mm_features=None, sampling_params=SamplingParams(), pooling_params=None,
+                arrival_time=0.0, lora_request=None, cache_salt=None, data_parallel_rank=None,
+            )
+        )  # fmt: skip
+    steps = [EngineCoreOutput("a-1234", [5], num_nans_in_logits=7), EngineCoreOutput("b-1234", [5])]
+    core.outputs.append(EngineCoreOutputs(outputs=steps))
+    core.finish({}, "a-1234", "b-1234")
+    client.get_output()
+    client.get_output()
+    assert [client.take_nan(name) for name in ("a", "b", "a")] == [True, False, False]
 
 
 class OriginalV2:
