@@ -56,11 +56,15 @@ def bench_replicas(counts: Sequence[int], num_requests: int, kind: str) -> Itera
                 "name": f"{num_requests}x{PROMPT_TOKENS}+{NEW_TOKENS}",
                 "shape": {"num_requests": num_requests, "kind": kind}
                 | {"prompt_tokens": PROMPT_TOKENS, "new_tokens": NEW_TOKENS},
-                "impl": f"{count} engines",
+                "impl": _name(count),
                 "median_ms": found["seconds"] * 1e3,
                 "share_equal": fmean(own == one for own, one in pairs),
-                "ratio_to": {"1 engine": found["seconds"] / baseline["seconds"]},
+                "ratio_to": {_name(counts[0]): found["seconds"] / baseline["seconds"]},
             }
+
+
+def _name(count: int) -> str:
+    return f"{count} engine{'s' * (count != 1)}"
 
 
 def _measure(order: dict[str, Any]) -> dict[str, Any]:
@@ -77,23 +81,22 @@ def _measure(order: dict[str, Any]) -> dict[str, Any]:
     lm = adapter.create_from_arg_obj(arguments, {"batch_size": "auto"})
     make_texts = TextMaker(lm.tokenizer)
 
-    def generate(num_requests: int, seed: int) -> list[str]:
+    def make_requests(num_requests: int, seed: int) -> list[Instance]:
         workload = Workload(num_requests, 1, PROMPT_TOKENS, 1)
         options = {"until": [], "max_gen_toks": NEW_TOKENS, "ignore_eos": True}
-        requests = [
+        return [
             Instance(
                 request_type="generate_until", doc={}, arguments=(text, dict(options)), idx=index
             )
             for index, (text, _) in enumerate(make_texts.pairs(workload, num_requests, seed))
         ]
-        texts: list[str] = lm.generate_until(requests, disable_tqdm=True)
-        return texts
 
-    generate(max(1, order["num_requests"] // 10), -1)
+    lm.generate_until(make_requests(max(1, order["num_requests"] // 10), -1), disable_tqdm=True)
     seconds, texts = [], []
     for seed in range(_NUM_RUNS):
+        requests = make_requests(order["num_requests"], seed)
         start = time.perf_counter()
-        texts += generate(order["num_requests"], seed)
+        texts += lm.generate_until(requests, disable_tqdm=True)
         seconds.append(time.perf_counter() - start)
     lm.close()
     return {"seconds": median(seconds), "texts": texts}

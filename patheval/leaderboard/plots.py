@@ -20,6 +20,7 @@ FORMATS = ("svg", "png")
 
 OPTIONS: Any = {
     "svg.hashsalt": "patheval",
+    "svg.fonttype": "none",
     "font.size": 9,
     "axes.grid": True,
     "grid.alpha": 0.3,

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from patheval.samplefile import read_samples, task_of
 
 _DOC_FIELDS = ("index", "num_tokens", "depth_tokens", "length", "seed", "tokenizer")
 _ANSWER_CHARACTERS = 200
+# What follows the driver's version in PyTorch's description of a machine.
+_ENVIRONMENT_END = re.compile(r"\n(?:cuDNN version|HIP runtime version|CPU):")
 
 
 def trim_results(source: Path, target: Path) -> tuple[int, int]:
@@ -54,19 +57,16 @@ def trim_results(source: Path, target: Path) -> tuple[int, int]:
 
 
 def _trimmed_results(path: Path) -> str:
-    """The text of a results file without descriptions of the processor and paths of task files."""
+    """The text of a results file without the machine's libraries and paths of task files."""
     text = path.read_text(encoding="utf-8")
     try:
         data = json.loads(text)
-        system, processor, rest = data["pretty_env_info"].partition("\nCPU:\n")
-        libraries = rest.partition("\nVersions of relevant libraries:\n")
+        data["pretty_env_info"] = _ENVIRONMENT_END.split(data["pretty_env_info"])[0]
         for config in data["configs"].values():
             (config.get("metadata") or {}).pop("config_source", None)
     except (AttributeError, KeyError, TypeError, ValueError):
         return text
-    if processor:
-        data["pretty_env_info"] = system + "".join(libraries[1:])
-    return json.dumps(data, indent=2, ensure_ascii=False)
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def _trimmed(record: Mapping[str, Any]) -> dict[str, Any]:

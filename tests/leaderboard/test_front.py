@@ -312,8 +312,9 @@ def test_trimmed_results_tell_nothing_of_the_machine(tmp_path):
     path = next(runs.rglob("results_*.json"))
     data = json.loads(path.read_text())
     data["pretty_env_info"] = (
-        "PyTorch version: 2.11.0\nGPU 0: NVIDIA H200\n\nCPU:\nFlags: fpu\n\n"
-        "Versions of relevant libraries:\n[pip3] numpy==2.5.2"
+        "PyTorch version: 2.11.0\nGPU 0: NVIDIA H200\nNvidia driver version: 580.1\n"
+        "cuDNN version: Probably one of the following:\n/usr/lib/libcudnn.so.9\n\n"
+        "CPU:\nFlags: fpu\n\nVersions of relevant libraries:\n[pip3] numpy==2.5.2"
     )
     for config in data["configs"].values():
         config.setdefault("metadata", {})["config_source"] = "/home/me/task.yaml"
@@ -321,8 +322,7 @@ def test_trimmed_results_tell_nothing_of_the_machine(tmp_path):
     trim_results(runs, small)
     trimmed = json.loads((small / path.relative_to(runs)).read_text())
     assert trimmed.pop("pretty_env_info") == (
-        "PyTorch version: 2.11.0\nGPU 0: NVIDIA H200\n"
-        "\nVersions of relevant libraries:\n[pip3] numpy==2.5.2"
+        "PyTorch version: 2.11.0\nGPU 0: NVIDIA H200\nNvidia driver version: 580.1"
     )
     assert all("config_source" not in own["metadata"] for own in trimmed["configs"].values())
     assert trimmed["results"] == data["results"]

@@ -167,6 +167,15 @@ def test_choice_is_the_middle_seed_of_the_fewest_layers_that_suffice() -> None:
     assert choose([row for row in rows if row.attention == "rope"]) == {}
 
 
+def test_of_the_mqrar_tasks_the_first_that_is_learned_ships() -> None:
+    errors = {1: 900, 2: 0, 3: 0}
+    rows = [
+        replace(_row(f"mqrar{n}", "path", 2, 1, error), task=f"path_mqrar_n{n}")
+        for n, error in errors.items()
+    ]
+    assert choose(rows) == {"mqrar2-path-2-seed1": "mqrar2-path"}
+
+
 def test_partly_tested_runs_are_refused(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"on 3 of the 16000 sequences of path_fflm_iid"):
         read_errors(runs)

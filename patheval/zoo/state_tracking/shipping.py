@@ -99,8 +99,9 @@ def read_errors(runs: Path) -> list[StateRow]:
 def choose(rows: Sequence[StateRow]) -> dict[str, str]:
     """Chooses what ships: run -> name in the zoo.
 
-    That is every task that some attention kind has learned with all seeds, for all kinds; of other
-    tasks the errors alone are kept. Of each kind the fewest layers with which all seeds learn the
+    That is every task that some attention kind has learned with all seeds, for all kinds, but of
+    the MQRAR tasks the first one alone, since the others' models are as large; of other tasks the
+    errors alone are kept. Of each kind the fewest layers with which all seeds learn the
     task, or the most that were tried if none do; of the seeds the one in the middle by its worst
     error.
 
@@ -117,7 +118,7 @@ def choose(rows: Sequence[StateRow]) -> dict[str, str]:
             attention: [n for n, own in layers.items() if states.is_learned(own)]
             for attention, layers in kinds.items()
         }
-        if not any(enough.values()):
+        if not any(enough.values()) or (_is_mqrar(family) and any(map(_is_mqrar, chosen.values()))):
             continue
         for attention, layers in kinds.items():
             num_layers = (enough[attention] or list(layers)[-1:])[0]
@@ -128,6 +129,11 @@ def choose(rows: Sequence[StateRow]) -> dict[str, str]:
             ranked = sorted(worst, key=lambda run: (worst[run], run))
             chosen[ranked[(len(ranked) - 1) // 2]] = f"{family}-{attention}"
     return chosen
+
+
+def _is_mqrar(name: str) -> bool:
+    """Whether a task, or a model by its name, is one of multi-query repeated associative recall."""
+    return name.startswith("mqrar")
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
