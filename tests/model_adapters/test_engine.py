@@ -42,7 +42,7 @@ class ForgetfulClient:
         finished, self.finished = self.finished, []
         return finished
 
-    def abort_scored(self) -> None:
+    def abort(self) -> None:
         self.finished.clear()
 
 
