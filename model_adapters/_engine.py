@@ -38,6 +38,7 @@ class Engine:
         os.environ["VLLM_COMPUTE_NANS_IN_LOGITS"] = "1"
         import vllm
 
+        vllm.envs.disable_envs_cache()  # of an engine that this process had before
         from patheval.vllm_plugin.scoring import EXTENSION
         from patheval.vllm_plugin.scoring_client import ScoringClient
 

@@ -80,7 +80,7 @@ class Text:
     Attributes:
         text: The continuation, at most up to and with a stop string.
         num_tokens: Tokens generated.
-        is_nan: Whether a token was drawn from a distribution with NaN; the text means nothing.
+        is_nan: Whether a token was drawn where logits were NaN or infinite; the text means nothing.
     """
 
     text: str

@@ -125,7 +125,7 @@ class PathRefLM(CheckpointLM):
         text = ""
         while True:
             logits = self._model.logits(hidden[-1:])
-            if logits.isnan().any():
+            if not logits.logsumexp(dim=-1).isfinite().all():
                 return Text(text, len(generated), is_nan=True)
             token_id = int(logits.argmax())
             if token_id in self._stop_ids:

@@ -31,7 +31,7 @@ def trim_results(source: Path, target: Path) -> tuple[int, int]:
         Bytes of all files before and after.
 
     Raises:
-        ResultsError: A samples file is damaged, or there is none.
+        ResultsError: A file is damaged, or there is none.
     """
     if target.resolve().is_relative_to(source.resolve()):
         raise ResultsError(f"{target} lies in {source}; name a folder outside it")
@@ -58,14 +58,20 @@ def trim_results(source: Path, target: Path) -> tuple[int, int]:
 
 def _trimmed_results(path: Path) -> str:
     """The text of a results file without the machine's libraries and paths of task files."""
-    text = path.read_text(encoding="utf-8")
     try:
-        data = json.loads(text)
-        data["pretty_env_info"] = _ENVIRONMENT_END.split(data["pretty_env_info"])[0]
-        for config in data["configs"].values():
-            (config.get("metadata") or {}).pop("config_source", None)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return text
+        data = json.loads(path.read_text(encoding="utf-8"))
+        data.get("results")
+    except (AttributeError, ValueError) as error:
+        raise ResultsError(
+            f"{path} is no results file ({type(error).__name__}: {error}); leave it out"
+        ) from error
+    if isinstance(description := data.get("pretty_env_info"), str):
+        data["pretty_env_info"] = _ENVIRONMENT_END.split(description)[0]
+    configs = data.get("configs")
+    for config in configs.values() if isinstance(configs, dict) else ():
+        metadata = config.get("metadata") if isinstance(config, dict) else None
+        if isinstance(metadata, dict):
+            metadata.pop("config_source", None)
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 

@@ -251,6 +251,8 @@ class ScoringExtension:
     def patheval_install_scoring(self: Any) -> str:
         """Put the scorer in the way of the runner's prompt log-probabilities, once.
 
+        Infinite logits become NaN, which vLLM counts for each request: their softmax is NaN too.
+
         Returns:
             `V1` or `V2`, the kind of runner.
 
@@ -263,9 +265,11 @@ class ScoringExtension:
         limit = min(_MAX_BLOCK_ROWS, runner.scheduler_config.max_num_seqs)
         if hasattr(runner, "prompt_logprobs_worker"):
             _install_v2(runner, limit)
+            _show_infinite_logits(runner.model)
             return "V2"
         if hasattr(runner, "_get_prompt_logprobs_dict"):
             _install_v1(runner, limit)
+            _show_infinite_logits(runner.model)
             return "V1"
         import vllm
 
@@ -282,6 +286,22 @@ class ScoringExtension:
             "kernel_impl": ", ".join(sorted({_kernel_impl(layer) for layer in layers})),
             "peak_gpu_memory_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
         }
+
+
+def _show_infinite_logits(model: Any) -> None:
+    """Make each row of logits that has an infinite one NaN."""
+    original = model.compute_logits
+    if getattr(original, "is_patheval", False):
+        return
+
+    def compute_logits(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+        logits: torch.Tensor | None = original(*args, **kwargs)
+        if logits is None:  # not the rank that samples
+            return None
+        return logits.masked_fill_(logits.amax(dim=-1, keepdim=True).isposinf(), math.nan)
+
+    compute_logits.is_patheval = True  # type: ignore[attr-defined]
+    model.compute_logits = compute_logits
 
 
 def _kernel_impl(layer: Any) -> str:

@@ -59,7 +59,7 @@ class ScoringClient:
         self._tickets = itertools.count()
         self._open: dict[str, int] = {}
         self._finished: list[tuple[str, Scores | None]] = []
-        self._generating: dict[str, str] = {}
+        self._inner_ids: dict[str, str] = {}
         self._nan: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
@@ -105,7 +105,7 @@ class ScoringClient:
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Passes on a request of vLLM's front end."""
-        self._generating[request.request_id] = request.external_req_id or request.request_id
+        self._inner_ids[request.external_req_id or request.request_id] = request.request_id
         self._client.add_request(request)
 
     def get_output(self) -> Any:
@@ -116,11 +116,7 @@ class ScoringClient:
         """
         self._await_output()
         outputs = self._client.get_output()
-        for output in outputs.outputs:
-            if output.num_nans_in_logits and output.request_id in self._generating:
-                self._nan.add(self._generating[output.request_id])
-            if output.finished:
-                self._generating.pop(output.request_id, None)
+        self._nan |= {own.request_id for own in outputs.outputs if own.num_nans_in_logits}
         own = [output for output in outputs.outputs if output.request_id in self._open]
         scores: dict[int, Scores] = {}
         for output in own:
@@ -128,6 +124,7 @@ class ScoringClient:
                 scores.update(_unpack(output.new_prompt_logprobs_tensors))
         for output in own:
             ticket = self._open.pop(output.request_id)
+            self._nan.discard(output.request_id)
             self._finished.append((output.request_id, scores.get(ticket)))
         return outputs
 
@@ -144,8 +141,9 @@ class ScoringClient:
 
     def take_nan(self, request_id: str) -> bool:
         """Whether a finished request of the front end met NaN, if vLLM looks for them."""
-        met = request_id in self._nan
-        self._nan.discard(request_id)
+        inner_id = self._inner_ids.pop(request_id, request_id)
+        met = inner_id in self._nan
+        self._nan.discard(inner_id)
         return met
 
     def abort(self) -> None:
@@ -153,7 +151,7 @@ class ScoringClient:
         self._client.abort_requests(list(self._open))
         self._open.clear()
         self._finished.clear()
-        self._generating.clear()
+        self._inner_ids.clear()
         self._nan.clear()
 
     def _await_output(self) -> None:

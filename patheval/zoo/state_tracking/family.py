@@ -45,7 +45,11 @@ def make(
     for task, own in counts.items():
         if not own:
             planned = ", ".join(map(str, recipes.LAYER_COUNTS[task]))
-            raise CheckpointError(f"{task} has recipes with {planned} layers, none with {layers}.")
+            asked = ", ".join(map(str, layers or ()))
+            raise CheckpointError(
+                f"{task} has recipes with {planned} layers, none with {asked}; leave it out of "
+                "--tasks."
+            )
     runs.mkdir(parents=True, exist_ok=True)
     # Forked before torch starts threads or a GPU; the processes run no torch.
     with multiprocessing.get_context("fork").Pool(num_processes) as pool:
