@@ -84,8 +84,8 @@ class ScoringPlan:
         wholes = [np.concatenate(pair) for pair in pairs]
         keys = [sort_key(whole[:-1]) for whole in wholes]
         order = sorted(range(len(pairs)), key=keys.__getitem__)
-        # Each prompt with the pairs that it ends: those whose prompts are its beginnings, and one
-        # that it is made of.
+        # The pairs that each prompt scores: the last one, whose prompt it is, and those before,
+        # whose prompts are its beginnings.
         groups: list[list[int]] = [[]]
         for position, pair in enumerate(order):
             groups[-1].append(pair)

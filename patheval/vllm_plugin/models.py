@@ -265,8 +265,8 @@ class ExactLogits(UnquantizedEmbeddingMethod):
 class ResidualNorm(RMSNorm):
     """RMS norm of a residual stream that is kept in fp32.
 
-    Rounded to bf16 after each block, it has as large a share in the error of a small model as the
-    norms' outputs have.
+    Rounded to bf16 after each block, it has nearly as large a share in the error of a small model
+    as the norms' outputs have.
     """
 
     def forward(

@@ -265,11 +265,9 @@ class ScoringExtension:
         limit = min(_MAX_BLOCK_ROWS, runner.scheduler_config.max_num_seqs)
         if hasattr(runner, "prompt_logprobs_worker"):
             _install_v2(runner, limit)
-            _show_infinite_logits(runner.model)
             return "V2"
         if hasattr(runner, "_get_prompt_logprobs_dict"):
             _install_v1(runner, limit)
-            _show_infinite_logits(runner.model)
             return "V1"
         import vllm
 
@@ -291,8 +289,6 @@ class ScoringExtension:
 def _show_infinite_logits(model: Any) -> None:
     """Make each row of logits that has an infinite one NaN."""
     original = model.compute_logits
-    if getattr(original, "is_patheval", False):
-        return
 
     def compute_logits(*args: Any, **kwargs: Any) -> torch.Tensor | None:
         logits: torch.Tensor | None = original(*args, **kwargs)
@@ -300,7 +296,6 @@ def _show_infinite_logits(model: Any) -> None:
             return None
         return logits.masked_fill_(logits.amax(dim=-1, keepdim=True).isposinf(), math.nan)
 
-    compute_logits.is_patheval = True  # type: ignore[attr-defined]
     model.compute_logits = compute_logits
 
 
@@ -343,6 +338,7 @@ def _install_v1(runner: Any, max_block_rows: int) -> None:
 
     scored.is_patheval = True  # type: ignore[attr-defined]
     runner._get_prompt_logprobs_dict = scored
+    _show_infinite_logits(runner.model)
 
 
 def _install_v2(runner: Any, max_block_rows: int) -> None:
@@ -352,6 +348,7 @@ def _install_v2(runner: Any, max_block_rows: int) -> None:
         return
     scorer = Scorer(runner.model.compute_logits, max_block_rows)
     runner.prompt_logprobs_worker = _V2Worker(worker, scorer)
+    _show_infinite_logits(runner.model)
 
 
 class _V2Worker:

@@ -109,6 +109,13 @@ def test_the_projects_ratios_divide_times_of_one_row():
         assert ratio == pytest.approx(own.median_ms / rival_ms)
 
 
+def test_the_projects_speeds_name_card_versions_and_commit():
+    for path in (Path(__file__).parents[2] / "leaderboards/performance").glob("*.json"):
+        content = json.loads(path.read_text())
+        for where in [content] if "commit" in content else content["rows"]:
+            assert where["card"] and where["versions"]["torch"] and where["commit"], path
+
+
 def test_engines_are_compared_with_the_rope_engine(tmp_path):
     shape = {"batch": 1, "seq_len": 65536, "hidden_size": 1024, "num_heads": 16, "head_dim": 64}
     rows = [
