@@ -199,20 +199,21 @@ class Engine:
         from vllm.inputs import tokens_input
 
         request_id = f"{number}-{next(self._serial)}"
-        prompt = job.prompt.tolist()
         if isinstance(job, ScoringJob):
-            highest = max(max(prompt), max(job.targets.tolist()))
+            highest = max(job.prompt.max(), job.targets.max())
             if highest >= self._vocab_size:
                 raise RequestError(
                     f"a prompt has token {highest}, but the model has {self._vocab_size} tokens; "
                     "pass the tokenizer that it was trained with"
                 )
             self._client.add_scored(
-                request_id, prompt, job.rows, job.targets, read_prefix_cache=reads_cache
+                request_id, job.prompt, job.rows, job.targets, read_prefix_cache=reads_cache
             )
         else:
             try:
-                self._engine.add_request(request_id, tokens_input(prompt), job.settings)
+                self._engine.add_request(
+                    request_id, tokens_input(job.prompt.tolist()), job.settings
+                )
             except (ValueError, VLLMClientError) as error:
                 raise RequestError(
                     f"vLLM refuses a prompt of {len(job.prompt)} tokens ({error}); lower "

@@ -11,7 +11,9 @@ MODELS = {
 
 
 def register() -> None:
-    """Make the model types known to transformers and vLLM; let an engine end with its front end.
+    """Make the model types known to transformers and vLLM, and prepare the process's engine.
+
+    The engine ends with its front end, and its core takes scored requests.
 
     Repeated calls change nothing.
     """
@@ -20,6 +22,7 @@ def register() -> None:
     from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 
     from patheval import json_tokenizer
+    from patheval.vllm_plugin import scoring_core
     from patheval.vllm_plugin.config_hooks import PagedAttentionConfig, RopeConfig
     from patheval.vllm_plugin.hf_configs import CONFIG_CLASSES
     from patheval.vllm_plugin.lifetime import end_with_parent
@@ -32,3 +35,4 @@ def register() -> None:
         ModelRegistry.register_model(architecture, target)
     MODELS_CONFIG_MAP["PathEvalForCausalLM"] = PagedAttentionConfig
     MODELS_CONFIG_MAP["PathEvalRopeForCausalLM"] = RopeConfig
+    scoring_core.install()

@@ -7,7 +7,7 @@ compiled code and CUDA graphs: it takes the hidden states of the wanted rows of 
 step, multiplies a bounded number of them at a time by the output matrix, and hands back as many
 values as were asked for.
 
-This is the workers' side; `scoring_client` is the front end's.
+This is the workers' side; `scoring_client` is the front end's, `scoring_core` the engine core's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from patheval.kernels.transfer import to_device
 
 EXTENSION = f"{__name__}.ScoringExtension"
 
-_KEY = "patheval_scoring"
+SCORES_KEY = "patheval_scoring"
 # Rows of vocabulary size that are held at once; fewer where vLLM's memory profile, which samples
 # max_num_seqs rows, has seen fewer.
 _MAX_BLOCK_ROWS = 512
@@ -41,8 +41,8 @@ _SWITCH_INTERVAL_S = 2e-4
 
 def request_scores(
     ticket: int, rows: NDArray[np.integer[Any]], targets: NDArray[np.integer[Any]]
-) -> dict[str, Any]:
-    """`SamplingParams.extra_args` of a request that is scored.
+) -> bytes:
+    """What is wanted of a request, the value of `SCORES_KEY` in its `SamplingParams.extra_args`.
 
     Args:
         ticket: What its scores are handed out under, from 0 to 2^31 - 1.
@@ -50,7 +50,7 @@ def request_scores(
         targets: [n], the token that is looked up in each row.
     """
     # One value, since vLLM looks at each when it makes the settings and again when it reads them.
-    return {_KEY: np.concatenate([[ticket], rows, targets]).astype(np.int32).tobytes()}
+    return np.concatenate([[ticket], rows, targets]).astype(np.int32).tobytes()
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Scorer:
 
     def add(self, request_id: str, params: SamplingParams) -> bool:
         """Take a request on if it is one to be scored, and tell whether it is."""
-        own = (params.extra_args or {}).get(_KEY)
+        own = (params.extra_args or {}).get(SCORES_KEY)
         if own is None or params.prompt_logprobs is None:
             return False
         numbers = np.frombuffer(own, dtype=np.int32).astype(np.int64)

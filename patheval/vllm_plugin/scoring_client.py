@@ -2,46 +2,34 @@
 
 What vLLM's front end does for a prompt of text and a generation is most of its work for a few
 tokens, and so is sending tensors for each request where one set for each step says the same.
-`scoring` is the workers' side.
+`scoring_core` is the engine core's side, `scoring` the workers'.
 """
 
 from __future__ import annotations
 
-import copy
 import itertools
-import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from vllm import SamplingParams
-from vllm.sampling_params import RequestOutputKind
-from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine import EngineCoreRequest, EngineCoreRequestType
 from vllm.v1.outputs import LogprobsTensors
 
+from patheval.errors import EngineError
+
+from . import scoring_core
 from .scoring import request_scores
 
 Scores = tuple[NDArray[np.float64], NDArray[np.bool_]]
 
-# vLLM checks settings when they are made, so that they are made once and copied.
-_PARAMS = {
-    read_prefix_cache: SamplingParams(
-        temperature=0,
-        max_tokens=1,
-        ignore_eos=True,
-        detokenize=False,
-        prompt_logprobs=0,
-        flat_logprobs=True,
-        skip_reading_prefix_cache=not read_prefix_cache,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-    )
-    for read_prefix_cache in (False, True)
-}
-
-
 # How often to look whether the core's process is alive while nothing comes.
 _LIVENESS_S = 0.5
+# Of scored requests that are handed over together.
+_MAX_REQUESTS = 256
+_MAX_TOKENS = 1 << 18
 
 
 class ScoringClient:
@@ -58,6 +46,9 @@ class ScoringClient:
         self._client = client
         self._tickets = itertools.count()
         self._open: dict[str, int] = {}
+        self._waiting: list[tuple[str, NDArray[np.int32], bytes, bool]] = []
+        self._num_waiting_tokens = 0
+        self._handed_over: list[Future[None]] = []
         self._finished: list[tuple[str, Scores | None]] = []
         self._inner_ids: dict[str, str] = {}
         self._nan: set[str] = set()
@@ -68,7 +59,7 @@ class ScoringClient:
     def add_scored(
         self,
         request_id: str,
-        prompt: list[int],
+        prompt: Sequence[int] | NDArray[np.integer[Any]],
         rows: NDArray[np.integer[Any]],
         targets: NDArray[np.integer[Any]],
         *,
@@ -87,21 +78,13 @@ class ScoringClient:
         """
         ticket = next(self._tickets)
         self._open[request_id] = ticket
-        self._client.add_request(
-            EngineCoreRequest(
-                request_id=request_id,
-                prompt_token_ids=prompt,
-                mm_features=None,
-                sampling_params=_scored_params(
-                    ticket, rows, targets, read_prefix_cache=read_prefix_cache
-                ),
-                pooling_params=None,
-                arrival_time=time.time(),
-                lora_request=None,
-                cache_salt=None,
-                data_parallel_rank=None,
-            )
+        own = np.asarray(prompt, dtype=np.int32)
+        self._waiting.append(
+            (request_id, own, request_scores(ticket, rows, targets), read_prefix_cache)
         )
+        self._num_waiting_tokens += len(own)
+        if len(self._waiting) >= _MAX_REQUESTS or self._num_waiting_tokens >= _MAX_TOKENS:
+            self._hand_over()
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Passes on a request of vLLM's front end."""
@@ -113,7 +96,9 @@ class ScoringClient:
 
         Raises:
             EngineDeadError: The core's process has ended, in whatever way.
+            EngineError: The core did not take scored requests.
         """
+        self._hand_over()
         self._await_output()
         outputs = self._client.get_output()
         self._nan |= {own.request_id for own in outputs.outputs if own.num_nans_in_logits}
@@ -150,29 +135,57 @@ class ScoringClient:
         """Drops all scored requests and forgets the others."""
         self._client.abort_requests(list(self._open))
         self._open.clear()
+        self._waiting.clear()
+        self._num_waiting_tokens = 0
+        self._handed_over.clear()
         self._finished.clear()
         self._inner_ids.clear()
         self._nan.clear()
 
+    def _hand_over(self) -> None:
+        """Give the core what waits, without waiting for the end of the step that it is in."""
+        if not self._waiting:
+            return
+        request_ids, prompts, wanted, reads_cache = zip(*self._waiting, strict=True)
+        self._waiting.clear()
+        self._num_waiting_tokens = 0
+        arguments = (
+            request_ids,
+            [len(prompt) for prompt in prompts],
+            np.concatenate(prompts).tobytes(),
+            wanted,
+            reads_cache,
+        )
+        if hasattr(self._client, "engine_core"):  # in this process
+            scoring_core.add_scored(self._client.engine_core, *arguments)
+            return
+        call_id = uuid.uuid1().int >> 64
+        done: Future[None] = Future()
+        self._client.utility_results[call_id] = done
+        self._handed_over.append(done)
+        message = (0, call_id, scoring_core.METHOD, arguments)
+        self._client._send_input(EngineCoreRequestType.UTILITY, message)
+
+    def _check_handed_over(self) -> None:
+        done = [own for own in self._handed_over if own.done()]
+        self._handed_over = [own for own in self._handed_over if not own.done()]
+        for own in done:
+            if error := own.exception():
+                raise EngineError(
+                    f"vLLM's engine core did not take scored requests ({error}); its own error is "
+                    "above, and answers so far are kept unless resume is off: mend it and run the "
+                    "same command again"
+                )
+
     def _await_output(self) -> None:
         """Wait while the core lives: vLLM itself waits for ever if its process was killed."""
+        self._check_handed_over()
         outputs = getattr(self._client, "outputs_queue", None)  # None: the core is in this process
         while outputs is not None and outputs.empty():
             self._client.ensure_alive()
+            self._check_handed_over()
             with outputs.not_empty:
                 outputs.not_empty.wait_for(lambda: len(outputs.queue), timeout=_LIVENESS_S)
-
-
-def _scored_params(
-    ticket: int,
-    rows: NDArray[np.integer[Any]],
-    targets: NDArray[np.integer[Any]],
-    *,
-    read_prefix_cache: bool,
-) -> SamplingParams:
-    params = copy.copy(_PARAMS[read_prefix_cache])
-    params.extra_args = request_scores(ticket, rows, targets)
-    return params
 
 
 def _unpack(packed: LogprobsTensors) -> Iterator[tuple[int, Scores]]:

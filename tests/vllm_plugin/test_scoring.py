@@ -3,7 +3,8 @@ runner V2.
 """
 
 import pickle
-from types import SimpleNamespace
+from concurrent.futures import Future
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm import SamplingParams
-from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
+from vllm.v1.engine import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    EngineCoreRequestType,
+    FinishReason,
+)
+from vllm.v1.engine.core import EngineCore, EngineCoreProc
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
-from patheval.errors import UnsupportedError
+from patheval.errors import EngineError, UnsupportedError
+from patheval.vllm_plugin import scoring_core
 from patheval.vllm_plugin.scoring import (
+    SCORES_KEY,
     Scorer,
     ScoringExtension,
     Span,
@@ -43,9 +53,8 @@ class Head:
 
 def settings_of(ticket: int, rows: Any, targets: Any) -> SamplingParams:
     """A scored request's settings, as far as a scorer reads them."""
-    return SamplingParams(
-        prompt_logprobs=0, extra_args=request_scores(ticket, np.array(rows), np.array(targets))
-    )
+    wanted = request_scores(ticket, np.array(rows), np.array(targets))
+    return SamplingParams(prompt_logprobs=0, extra_args={SCORES_KEY: wanted})
 
 
 def unpacked(packed: dict[str, LogprobsTensors]) -> dict[int, Scores]:
@@ -151,14 +160,31 @@ class FakeCore:
     """Stands for vLLM's client of an engine core: every message goes through its serialiser."""
 
     def __init__(self) -> None:
+        scoring_core.install()
+        self.utility_results: dict[int, Future[Any]] = {}
+        self.sizes: list[int] = []
         self.added: list[EngineCoreRequest] = []
         self.aborted: list[str] = []
         self.outputs: list[EngineCoreOutputs] = []
 
-    def add_request(self, request: EngineCoreRequest) -> None:
-        self.added.append(
-            MsgpackDecoder(EngineCoreRequest).decode(MsgpackEncoder().encode(request))
-        )
+    def add_request(self, request: EngineCoreRequest, wave: int = 0) -> None:
+        assert request.request_id != "refused", "no such request"
+        self.added.append(request)
+
+    def _send_input(self, request_type: EngineCoreRequestType, message: Any) -> None:
+        assert request_type == EngineCoreRequestType.UTILITY
+        _, call_id, name, arguments = MsgpackDecoder().decode(MsgpackEncoder().encode(message))
+        method = MethodType(getattr(EngineCore, name), self)
+        num_before = len(self.added)
+        try:
+            method(*EngineCoreProc._convert_msgspec_args(method, arguments))
+            self.utility_results[call_id].set_result(None)
+        except Exception as error:
+            self.utility_results[call_id].set_exception(error)
+        self.sizes.append(len(self.added) - num_before)
+
+    def preprocess_add_request(self, request: EngineCoreRequest) -> tuple[EngineCoreRequest, int]:
+        return request, 0
 
     def abort_requests(self, request_ids: list[str]) -> None:
         self.aborted += request_ids
@@ -196,6 +222,9 @@ def test_the_client_gives_each_request_its_own_scores() -> None:
             request.targets,
             read_prefix_cache=request.ticket == 1,
         )
+    core.outputs.append(EngineCoreOutputs())
+    client.get_output()
+    assert core.sizes == [4]
     assert [own.sampling_params.skip_reading_prefix_cache for own in core.added] == [
         True, False, True, True
     ]  # fmt: skip
@@ -224,15 +253,53 @@ def test_the_client_gives_each_request_its_own_scores() -> None:
     assert client.take_scored() == [("request 1", None)]
 
 
-def test_requests_that_the_client_dropped_are_forgotten() -> None:
+@pytest.mark.parametrize("is_handed_over", [False, True])
+def test_requests_that_the_client_dropped_are_forgotten(is_handed_over: bool) -> None:
     core = FakeCore()
     client = ScoringClient(core)
     client.add_scored("a", [1], np.array([0]), np.array([2]), read_prefix_cache=True)
+    if is_handed_over:
+        core.outputs.append(EngineCoreOutputs())
+        client.get_output()
     client.abort()
     assert core.aborted == ["a"]
     core.finish({}, "a")
     client.get_output()
     assert client.take_scored() == []
+    assert core.sizes == [1] * is_handed_over
+
+
+@pytest.mark.parametrize(
+    ("lengths", "sizes"), [([3] * 600, [256, 256, 88]), ([200_000] * 3, [2, 1])]
+)
+def test_much_is_handed_over_before_an_output_is_waited_for(
+    lengths: list[int], sizes: list[int]
+) -> None:
+    rng = np.random.default_rng(4)
+    core = FakeCore()
+    client = ScoringClient(core)
+    prompts = [rng.integers(0, 50_000, length).astype(np.uint32) for length in lengths]
+    for i, prompt in enumerate(prompts):
+        client.add_scored(str(i), prompt, np.array([i % 3]), np.array([i]), read_prefix_cache=True)
+    assert core.sizes == sizes[:-1]
+    core.outputs.append(EngineCoreOutputs())
+    client.get_output()
+    assert core.sizes == sizes
+    for i, (prompt, own) in enumerate(zip(prompts, core.added, strict=True)):
+        assert own.request_id == str(i)
+        assert own.prompt_token_ids == prompt.tolist()
+        assert own.sampling_params.extra_args == {
+            SCORES_KEY: request_scores(i, np.array([i % 3]), np.array([i]))
+        }
+
+
+def test_a_core_that_does_not_take_requests_is_an_error() -> None:
+    core = FakeCore()
+    client = ScoringClient(core)
+    client.add_scored("refused", [1], np.array([0]), np.array([2]), read_prefix_cache=True)
+    core.outputs.append(EngineCoreOutputs())
+    with pytest.raises(EngineError, match="did not take scored requests"):
+        client.get_output()
 
 
 def test_nan_of_any_step_is_told_under_the_front_ends_own_name() -> None:
@@ -348,6 +415,8 @@ def test_settings_reach_tensor_parallel_workers() -> None:
         client.add_scored(
             "a", [1, 2, 3], np.array([row]), np.array([70000]), read_prefix_cache=True
         )
+    core.outputs.append(EngineCoreOutputs())
+    client.get_output()
     first, second = (own.sampling_params for own in core.added)
     assert first.extra_args != second.extra_args
     scorer = Scorer(lambda hidden: torch.zeros(len(hidden), 80000), 4)
