@@ -125,7 +125,8 @@ class Scorer:
         if own is None or params.prompt_logprobs is None:
             return False
         numbers = np.frombuffer(own, dtype=np.int32).astype(np.int64)
-        rows, targets = np.split(numbers[1:], 2)
+        num_rows = len(numbers) // 2
+        rows, targets = numbers[1 : 1 + num_rows], numbers[1 + num_rows :]
         self._wanted[request_id] = _Wanted(int(numbers[0]), rows, targets)
         return True
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from patheval.model_adapters import _frozen_heap
 from patheval.model_adapters._frozen_heap import frozen_heap
 
 
@@ -49,3 +50,17 @@ def test_a_caller_s_own_frozen_objects_stay_frozen() -> None:
     with frozen_heap():
         pass
     assert gc.get_freeze_count() == count
+
+
+def test_what_python_has_frozen_at_its_start_is_not_a_caller_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python 3.12 starts with 375 frozen objects."""
+    gc.freeze()
+    monkeypatch.setattr(_frozen_heap, "_NUM_FROZEN_AT_START", gc.get_freeze_count())
+    before = weakref.ref(Node())
+    with frozen_heap():
+        gc.collect()
+        assert before() is not None
+    gc.collect()
+    assert before() is None
