@@ -88,6 +88,8 @@ class PathLM(CheckpointLM):
         from patheval.vllm_plugin.versions import check_vllm_version
 
         check_vllm_version(vllm.__version__)
+        if "enable_chunked_prefill" not in engine_args and _has_room_for_long_steps():
+            engine_args.setdefault("max_num_batched_tokens", _LONG_STEP_TOKENS)
         refuse_unknown(engine_args, _engine_argument_names() | _own_argument_names())
         self._engine_args = engine_args
         arguments = {
@@ -239,6 +241,16 @@ def _start(arguments: Mapping[str, Any], num_replicas: int, check: Callable[[], 
     return engine
 
 
+def _has_room_for_long_steps() -> bool:
+    from vllm.platforms import current_platform as platform
+
+    return (
+        platform.is_cuda()
+        and platform.has_device_capability(90)
+        and platform.get_device_total_memory() >= _LONG_STEP_MEMORY_BYTES
+    )
+
+
 def _vllm_variables() -> dict[str, str]:
     """Environment variables of vLLM that numbers may depend on."""
     return {
@@ -274,6 +286,10 @@ def _engine_argument_names() -> set[str]:
 # What choices share of their context is whole blocks, and a token read twice is dear on a CPU;
 # smaller ones take longer than they save.
 _CPU_BLOCK_SIZE = 64
+# Twice what vLLM takes on such cards. With short prompts the processor is what is busy all the time,
+# and a good part of what it does is for each step.
+_LONG_STEP_TOKENS = 32768
+_LONG_STEP_MEMORY_BYTES = 70 << 30
 # Settings under which vLLM would run other weights or another architecture than were read here.
 _FIXED_ENGINE_ARGUMENTS: dict[str, tuple[object, ...]] = {
     "load_format": ("auto", "safetensors"),

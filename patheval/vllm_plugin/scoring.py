@@ -17,7 +17,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -53,8 +53,7 @@ def request_scores(
     return np.concatenate([[ticket], rows, targets]).astype(np.int32).tobytes()
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """Part of a prompt that a step computes.
 
     Attributes:
@@ -162,7 +161,10 @@ class Scorer:
             if wanted is None:
                 continue
             stop = min(span.start + span.num_tokens, span.prompt_len)
-            indices = np.flatnonzero((wanted.rows >= span.start) & (wanted.rows < stop))
+            if span.start == 0 and stop == span.prompt_len:
+                indices = np.arange(len(wanted.rows))
+            else:
+                indices = np.flatnonzero((wanted.rows >= span.start) & (wanted.rows < stop))
             if indices.size:
                 rows.append(wanted.rows[indices] + (span.offset - span.start))
                 targets.append(wanted.targets[indices])

@@ -278,6 +278,22 @@ def test_a_token_beyond_the_vocabulary_is_refused(
     assert logprob < 0
 
 
+@pytest.mark.parametrize(
+    ("is_cuda", "capability", "gib", "has_room"),
+    [(True, 90, 79, True), (True, 80, 79, False), (True, 90, 64, False), (False, 90, 79, False)],
+)
+def test_steps_are_long_where_a_card_has_room(
+    is_cuda: bool, capability: int, gib: int, has_room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = SimpleNamespace(
+        is_cuda=lambda: is_cuda,
+        has_device_capability=lambda wanted: capability >= wanted,
+        get_device_total_memory=lambda: gib << 30,
+    )
+    monkeypatch.setattr("vllm.platforms.current_platform", platform)
+    assert path_vllm._has_room_for_long_steps() is has_room
+
+
 @pytest.mark.slow
 def test_answers_belong_to_the_engine_settings_that_change_numbers(
     pair: Any, monkeypatch: pytest.MonkeyPatch
