@@ -286,8 +286,8 @@ def _engine_argument_names() -> set[str]:
 # What choices share of their context is whole blocks, and a token read twice is dear on a CPU;
 # smaller ones take longer than they save.
 _CPU_BLOCK_SIZE = 64
-# Twice what vLLM takes on such cards. With short prompts the processor is what is busy all the time,
-# and a good part of what it does is for each step.
+# Twice what vLLM takes on such cards. With short prompts the processor is busy all the time, and a
+# good part of what it does is for each step.
 _LONG_STEP_TOKENS = 32768
 _LONG_STEP_MEMORY_BYTES = 70 << 30
 # Settings under which vLLM would run other weights or another architecture than were read here.
