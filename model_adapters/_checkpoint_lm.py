@@ -430,8 +430,11 @@ class CheckpointLM(Answering, TemplateLM):
             while stop < len(distinct) and distinct[stop][0] == distinct[stop - 1][0]:
                 stop += 1
             batch = distinct[start:stop]
+            arrays: dict[str, Tokens] = {}
             for pair, (context, rest) in zip(batch, self._codec.encode_pairs(batch), strict=True):
-                encoded[pair] = tokens(context), tokens(rest)
+                if pair[0] not in arrays:
+                    arrays[pair[0]] = tokens(context)
+                encoded[pair] = arrays[pair[0]], tokens(rest)
             start = stop
         return [encoded[pair] for pair in pairs]
 

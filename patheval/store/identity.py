@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 # Sources whose change can change a number, without a new version.
@@ -63,7 +64,7 @@ def request_key(kind: str, *token_ids: NDArray[Any], **settings: object) -> byte
     digest = hashlib.sha256(canonical_json([kind, settings]).encode())
     for part in token_ids:
         digest.update(b"\0" + len(part).to_bytes(8, "little"))
-        digest.update(part.astype("<u4").tobytes())
+        digest.update(np.ascontiguousarray(part, dtype="<u4"))
     return digest.digest()
 
 
