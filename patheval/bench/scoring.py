@@ -20,10 +20,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from patheval import _cpu_environment
 from patheval.errors import PrerequisiteError, UnsupportedError
+
+if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
 
 OURS, LM_EVAL = "patheval", "lm-eval"
 ROUTES = (LM_EVAL, OURS)
@@ -209,12 +212,12 @@ def run_route() -> None:
     for name in settings["workloads"]:
         workload = WORKLOADS[name]
         num_questions = max(1, round(workload.num_questions * settings["fraction"]))
-        _score(lm, make_texts.pairs(workload, min(4, num_questions), seed=-1))  # warm up
+        _score(lm, _requests(make_texts.pairs(workload, min(4, num_questions), seed=-1)))  # warm up
         seconds, scores = [], []
         for repeat in range(settings["repeats"]):
-            pairs = make_texts.pairs(workload, num_questions, seed=repeat)
+            requests = _requests(make_texts.pairs(workload, num_questions, seed=repeat))
             start = time.perf_counter()
-            scores = _score(lm, pairs)
+            scores = _score(lm, requests)
             seconds.append(time.perf_counter() - start)
         results[name] = {"seconds": seconds, "scores": scores}
         rate = len(scores) / min(seconds)
@@ -230,13 +233,17 @@ def run_route() -> None:
     )
 
 
-def _score(lm: Any, pairs: list[tuple[str, str]]) -> list[float]:
+def _requests(pairs: list[tuple[str, str]]) -> list[Instance]:
+    """What lm-eval makes of a task's questions before it asks a model."""
     from lm_eval.api.instance import Instance
 
-    requests = [
+    return [
         Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=i)
         for i, pair in enumerate(pairs)
     ]
+
+
+def _score(lm: Any, requests: list[Instance]) -> list[float]:
     return [logprob for logprob, _ in lm.loglikelihood(requests, disable_tqdm=True)]
 
 

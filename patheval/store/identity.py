@@ -11,7 +11,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 # Sources whose change can change a number, without a new version.
@@ -64,7 +63,7 @@ def request_key(kind: str, *token_ids: NDArray[Any], **settings: object) -> byte
     digest = hashlib.sha256(canonical_json([kind, settings]).encode())
     for part in token_ids:
         digest.update(b"\0" + len(part).to_bytes(8, "little"))
-        digest.update(np.ascontiguousarray(part, dtype="<u4"))
+        digest.update(part.astype("<u4", copy=False).tobytes())
     return digest.digest()
 
 
