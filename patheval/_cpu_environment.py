@@ -24,10 +24,15 @@ def prepare() -> None:
     Variables that are set already keep their value.
 
     Raises:
-        PrerequisiteError: If vLLM is not installed.
+        PrerequisiteError: If vLLM is not installed, or may not load patheval's plugin.
     """
     for name, value in defaults().items():
         os.environ.setdefault(name, value)
+    if remedy := plugin_remedy():
+        raise PrerequisiteError(
+            f"VLLM_PLUGINS={os.environ['VLLM_PLUGINS']} keeps vLLM from loading patheval's plugin; "
+            f"run `{remedy}`."
+        )
     if misfits := torch_misfits():
         logger.warning(
             "%s built for another torch than the installed %s, hidden for this run; remove with "
@@ -62,6 +67,14 @@ def defaults() -> dict[str, str]:
         if find_spec("flashinfer") is None:
             settings["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
     return settings
+
+
+def plugin_remedy() -> str | None:
+    """Return the command that lets vLLM load patheval's plugin, if VLLM_PLUGINS keeps it out."""
+    allowed = os.environ.get("VLLM_PLUGINS")
+    if allowed is None or "patheval" in allowed.split(","):
+        return None
+    return f"export VLLM_PLUGINS={','.join(filter(None, [allowed, 'patheval']))}"
 
 
 def is_cpu() -> bool:

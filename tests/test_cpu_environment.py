@@ -106,6 +106,17 @@ def test_missing_vllm_names_the_command(installed):
         _cpu_environment.prepare()
 
 
+@pytest.mark.parametrize("allowed", ["other", ""])
+def test_a_plugin_that_vllm_may_not_load_is_refused(installed, environ, allowed):
+    installed(**CPU)
+    environ["VLLM_PLUGINS"] = allowed
+    remedy = f"export VLLM_PLUGINS={allowed}{',' * bool(allowed)}patheval"
+    with pytest.raises(PrerequisiteError, match=f"VLLM_PLUGINS={allowed} keeps.*`{remedy}`"):
+        _cpu_environment.prepare()
+    environ["VLLM_PLUGINS"] = "other,patheval"
+    _cpu_environment.prepare()
+
+
 def test_torch_companions_for_cuda_are_hidden(installed, environ, caplog):
     installed(**CPU, torchvision="0.28.0", torchaudio="2.11.0+cpu", torchcodec="0.17.0")
     sys.modules.pop("torchvision", None)

@@ -182,13 +182,9 @@ def _plugin() -> Iterator[_Line]:
     if "patheval" not in entry_points(group="vllm.general_plugins").names:
         yield "fault", "entry point not installed", _reinstall()
         return
-    allowed = os.environ.get("VLLM_PLUGINS")
-    if allowed is not None and "patheval" not in allowed.split(","):
-        yield (
-            "fault",
-            f"VLLM_PLUGINS={allowed} keeps vLLM from loading it",
-            f"export VLLM_PLUGINS={','.join(filter(None, [allowed, 'patheval']))}",
-        )
+    if remedy := _cpu_environment.plugin_remedy():
+        detail = f"VLLM_PLUGINS={os.environ['VLLM_PLUGINS']} keeps vLLM from loading it"
+        yield "fault", detail, remedy
         return
     if not _has_vllm():
         yield "fault", "cannot be loaded without vLLM", _install_vllm()

@@ -69,12 +69,16 @@ class ScoringClient:
 
         Args:
             request_id: Not that of an open request.
-            prompt: Token ids below the model's vocabulary size, at least one.
+            prompt: Token ids below the model's vocabulary size, at least one and fewer than the
+                engine's max_model_len, which counts the token that vLLM always generates.
             rows: [n], numbers of the prompt's tokens, from 0; the last one is allowed.
             targets: [n], the token whose log-probability is wanted behind each row, likewise below
                 the vocabulary size.
             read_prefix_cache: Take what it can from the prefix cache. Rows that lie in cached
                 blocks come back as NaN.
+
+        Raises:
+            EngineError: The core did not take requests.
         """
         ticket = next(self._tickets)
         self._open[request_id] = ticket
@@ -157,7 +161,10 @@ class ScoringClient:
             reads_cache,
         )
         if hasattr(self._client, "engine_core"):  # in this process
-            scoring_core.add_scored(self._client.engine_core, *arguments)
+            try:
+                scoring_core.add_scored(self._client.engine_core, *arguments)
+            except Exception as error:
+                raise _not_taken(error) from error
             return
         call_id = uuid.uuid1().int >> 64
         done: Future[None] = Future()
@@ -171,11 +178,7 @@ class ScoringClient:
         self._handed_over = [own for own in self._handed_over if not own.done()]
         for own in done:
             if error := own.exception():
-                raise EngineError(
-                    f"vLLM's engine core did not take scored requests ({error}); its own error is "
-                    "above, and answers so far are kept unless resume is off: mend it and run the "
-                    "same command again"
-                )
+                raise _not_taken(error)
 
     def _await_output(self) -> None:
         """Wait while the core lives: vLLM itself waits for ever if its process was killed."""
@@ -186,6 +189,13 @@ class ScoringClient:
             self._check_handed_over()
             with outputs.not_empty:
                 outputs.not_empty.wait_for(lambda: len(outputs.queue), timeout=_LIVENESS_S)
+
+
+def _not_taken(error: BaseException) -> EngineError:
+    return EngineError(
+        f"vLLM's engine core did not take scored requests ({error}; if it says more, that is "
+        "above); answers so far are kept unless resume is off: run the same command again"
+    )
 
 
 def _unpack(packed: LogprobsTensors) -> Iterator[tuple[int, Scores]]:

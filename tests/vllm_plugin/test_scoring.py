@@ -293,9 +293,10 @@ def test_much_is_handed_over_before_an_output_is_waited_for(
         }
 
 
-def test_a_core_that_does_not_take_requests_is_an_error() -> None:
+@pytest.mark.parametrize("in_process", [False, True])
+def test_a_core_that_does_not_take_requests_is_an_error(in_process: bool) -> None:
     core = FakeCore()
-    client = ScoringClient(core)
+    client = ScoringClient(SimpleNamespace(engine_core=core) if in_process else core)
     client.add_scored("refused", [1], np.array([0]), np.array([2]), read_prefix_cache=True)
     core.outputs.append(EngineCoreOutputs())
     with pytest.raises(EngineError, match="did not take scored requests"):
