@@ -44,14 +44,14 @@ def trim_results(source: Path, target: Path) -> tuple[int, int]:
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".json":
-            copy.write_text(_trimmed_results(path), encoding="utf-8")
+            copy.write_bytes(_utf8(_trimmed_results(path)))
         else:
             lines = [
                 json.dumps(_trimmed(record), ensure_ascii=False, separators=(",", ":")) + "\n"
                 for record in read_samples(path)
             ]
             copy = copy.with_name(f"{copy.name.removesuffix('.gz')}.gz")
-            copy.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
+            copy.write_bytes(gzip.compress(_utf8("".join(lines)), mtime=0))
         after += copy.stat().st_size
     return sum(path.stat().st_size for path in [*results, *samples]), after
 
@@ -73,6 +73,11 @@ def _trimmed_results(path: Path) -> str:
         if isinstance(metadata, dict):
             metadata.pop("config_source", None)
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def _utf8(text: str) -> bytes:
+    """JSON as bytes; half of a surrogate pair, which UTF-8 lacks, stays JSON's escape."""
+    return text.encode(errors="backslashreplace")
 
 
 def _trimmed(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -328,6 +328,24 @@ def test_trimmed_results_tell_nothing_of_the_machine(tmp_path):
     assert trimmed["results"] == data["results"]
 
 
+def test_trim_keeps_what_utf_8_lacks(tmp_path):
+    """JSON may hold half of a surrogate pair, as an escape."""
+    odd = "half \ud83d of a pair, \ud83d\ude00, \\\\ud83d and é"
+    runs, small = four_models(tmp_path / "runs"), tmp_path / "small"
+    path, samples = next(runs.rglob("results_*.json")), next(runs.rglob("samples_*"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": odd}))
+    record, *others = map(json.loads, samples.read_text().splitlines())
+    records = [record | {"filtered_resps": [odd]}, *others]
+    samples.write_text("".join(json.dumps(own) + "\n" for own in records))
+    trim_results(runs, small)
+    results = json.loads((small / path.relative_to(runs)).read_text(encoding="utf-8"))
+    odd = json.loads(json.dumps(odd))  # joins the whole pair
+    assert results["chat_template"] == odd
+    kept = next(small.rglob(f"{samples.name}*"))
+    first = gzip.decompress(kept.read_bytes()).decode().splitlines()[0]
+    assert json.loads(first)["filtered_resps"] == [odd]
+
+
 def test_trim_refuses_its_own_source_and_empty_folders(tmp_path):
     runs = four_models(tmp_path / "runs")
     with pytest.raises(ResultsError, match="outside it"):
