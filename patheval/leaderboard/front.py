@@ -141,11 +141,15 @@ def _front_parts(zoo: Board | None, state_rows: list[StateRow], speeds: Speeds) 
         yield (
             "Four kinds of attention, small models trained alike on synthetic tasks: miniatures "
             "of the PaTH paper's Tables 3 and 1, measured by patheval. Their models are far "
-            "smaller than the paper's, so compare the kinds of attention, not the numbers with "
-            "the paper's."
+            "smaller than the paper's: do not compare their numbers with its."
         )
     if zoo is not None:
         yield "### Table 3 in miniature: long context"
+        yield (
+            "Each kind was trained once, with one seed. What follows ± is about the choice of "
+            "prompts alone; with another seed their order may be another, so these tables compare "
+            "the checkpoints more than the kinds of attention."
+        )
         yield from _zoo_parts(zoo)
     if state_rows:
         yield "### Table 1 in miniature: state tracking"

@@ -237,7 +237,8 @@ def _conclusions(rows: Sequence[StateRow]) -> Iterator[str]:
                 for attention, layers in whole.items()
                 for own in layers.values()
             )
-            yield f"Seeds that name {names} of {_tasks(family)}: {seeds}."
+            each = "each of " if len({row.task for row in family}) > 1 else ""
+            yield f"Seeds that name {names} of {each}{_tasks(family)}: {seeds}."
         else:
             fewest = ", ".join(
                 f"{attention} {_fewest_layers(layers)}" for attention, layers in whole.items()
