@@ -163,7 +163,7 @@ class ScoringClient:
         if hasattr(self._client, "engine_core"):  # in this process
             try:
                 scoring_core.add_scored(self._client.engine_core, *arguments)
-            except Exception as error:
+            except Exception as error:  # as a core's own process reports whatever a method raises
                 raise _not_taken(error) from error
             return
         call_id = uuid.uuid1().int >> 64
